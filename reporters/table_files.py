@@ -7,11 +7,13 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from repro.api.frames import STEPS, step_frame
 from repro.core.files import write_bytes
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
+from repro.tables.columns import ColumnFacts, column_facts
 from repro.tables.tables import Table, tables
 from repro.tables.values import Value, finite
 
@@ -31,15 +33,23 @@ class CsvFiles(Reporter):
 
 
 class ParquetFiles(Reporter):
-    """One file per table in `parquet/`; the metadata of each file holds suite, digest, method and origin."""
+    """One file per table in `parquet/`, and the steps; whose metadata hold suite, digest, method and origin."""
 
-    title: ClassVar[str] = "Parquet files, one per table, with types"
+    title: ClassVar[str] = "Parquet files, one per table and one of all steps, with types"
 
     def write(self, record: Record, out: Path) -> list[str]:
         """Write `parquet/<table>.parquet` into `out`."""
+        import pyarrow
+
         found = tables(record)
         about = {key: str(found[0].rows[0][key]) for key in ("suite", "suite_digest", "method", "origin", "started_ms")}
-        return write_parquet(found, about, out)
+        place, steps = out / "parquet" / f"{STEPS}.parquet", step_frame(record)
+        if steps.empty:
+            return write_parquet(found, about, out)
+        arrays = {name: pyarrow.Array.from_pandas(steps[name]) for name in steps.columns}
+        columns = {name: (column_facts(STEPS, name), values) for name, values in arrays.items()}
+        write_bytes(place, parquet_bytes(columns, {"title": "One row per step of a trial", **about}))
+        return [*write_parquet(found, about, out), str(place)]
 
 
 class JsonLines(Reporter):
@@ -59,7 +69,17 @@ def write_csv(found: Sequence[Table], out: Path) -> list[str]:
 
 def write_parquet(found: Sequence[Table], about: Mapping[str, str], out: Path) -> list[str]:
     """Write `parquet/<table>.parquet` for each table with `about` as metadata, and return the paths."""
-    return _write_each(found, out, "parquet", lambda table: parquet_bytes(table, about))
+    import pyarrow
+
+    kinds = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
+
+    def content(table: Table) -> bytes:
+        columns = {name: (facts, pyarrow.array([None if row.get(name) is None else facts.kind(row[name])
+                                                for row in table.rows], kinds[facts.kind]))
+                   for name, facts in table.described.items()}
+        return parquet_bytes(columns, {"title": table.title, **about})
+
+    return _write_each(found, out, "parquet", content)
 
 
 def write_lines(found: Sequence[Table], path: Path) -> list[str]:
@@ -103,17 +123,14 @@ def lines(found: Sequence[Table]) -> Iterator[str]:
             yield json.dumps(data, allow_nan=False) + "\n"
 
 
-def parquet_bytes(table: Table, about: Mapping[str, str]) -> bytes:
-    """Return the bytes of the file: the same for the same table and library."""
+def parquet_bytes(columns: Mapping[str, tuple[ColumnFacts, Any]], about: Mapping[str, str]) -> bytes:
+    """Return the bytes of the file: the same for the same arrays and library."""
     import pyarrow
     import pyarrow.parquet
 
-    kinds = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
-    columns = table.described
-    schema = pyarrow.schema([pyarrow.field(name, kinds[facts.kind], metadata={"unit": facts.unit, "words": facts.words})
-                             for name, facts in columns.items()], metadata={"title": table.title, **about})
-    arrays = [pyarrow.array([None if row.get(name) is None else facts.kind(row[name]) for row in table.rows],
-                            kinds[facts.kind]) for name, facts in columns.items()]
+    schema = pyarrow.schema([pyarrow.field(name, values.type, metadata={"unit": facts.unit, "words": facts.words})
+                             for name, (facts, values) in columns.items()], metadata=about)
     stream = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(arrays, schema=schema), stream, compression="zstd")
+    table = pyarrow.Table.from_arrays([values for _, values in columns.values()], schema=schema)
+    pyarrow.parquet.write_table(table, stream, compression="zstd")
     return stream.getvalue()

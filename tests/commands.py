@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.in_process import check_json
+
 ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = ROOT / "tests" / "plugins"
 
@@ -35,7 +37,7 @@ def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[s
 
 
 def command(folder: Path, *arguments: str, **variables: str) -> Ended:
-    """Run `repro ARGUMENTS` in a folder to its end; never a traceback."""
+    """Run `repro ARGUMENTS` in a folder to its end; never a traceback, and JSON as its schema says."""
     process = start(folder, *arguments, **variables)
     try:
         out, error = process.communicate(timeout=3600)
@@ -43,6 +45,7 @@ def command(folder: Path, *arguments: str, **variables: str) -> Ended:
         process.kill()
         raise
     assert "Traceback" not in error and "internal error" not in error, error
+    check_json(arguments, out)
     return Ended(process.returncode, out, error)
 
 

@@ -35,6 +35,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "report the rest": ("report", "RUN", "--to", "html,jsonl,mllog,parquet,latex"),
     "report to mlflow": ("report", "RUN", "--to", "mlflow"),
     "reports": ("report", "RUN", "GOOD", "--to", "csv", "--out", "OUT/report"),
+    "list": ("list", "runs", "RUN"),
     "compare": ("compare", "RUN"),
     "compare several": ("compare", "RUN", "--against", "GOOD"),
     "compare against": ("compare", "GOOD", "--against", "RUN"),

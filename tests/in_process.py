@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from functools import cache
+
+import jsonschema
 from click.testing import CliRunner, Result
 
+from repro.cli.json_outputs import OUTPUTS, name_of, output_schema
 from repro.cli.main import cli
 from repro.core.errors import ReproError
 
+NAMES = {name_of(output): output for output in OUTPUTS}
+
 
 def called(*arguments: object) -> Result:
-    """Run `repro ARGUMENTS`."""
-    return CliRunner().invoke(cli, list(map(str, arguments)))
+    """Run `repro ARGUMENTS`; what it prints as JSON is what its schema says."""
+    ended = CliRunner().invoke(cli, list(map(str, arguments)))
+    check_json(arguments, ended.stdout)
+    return ended
+
+
+def check_json(arguments: Sequence[object], printed: str) -> None:
+    """Require of a command with `--json` that it prints nothing, or what the schema that it names says."""
+    if "--json" in arguments and printed:
+        data = json.loads(printed)
+        validator(NAMES[data["$schema"]]).validate(data)
+
+
+@cache
+def validator(output: str) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(output_schema(output))
 
 
 def succeeded(*arguments: object) -> Result:

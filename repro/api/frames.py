@@ -14,6 +14,7 @@ from repro.record.log.schema import RankSteps, StepBlock
 from repro.record.result.results import Result
 from repro.tables.columns import column_facts
 from repro.tables.tables import Table, table, table_names
+from repro.tables.values import plain
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 DTYPES = {str: "string", int: "Int64", bool: "boolean", float: "float64"}
 """Type of a column -> dtype, which has a missing value."""
 STEPS = "steps"
-"""Read from the logs, so no export has it."""
-STEP_COLUMNS = ("trial_id", "cell_id", "origin", "seed", "step", "own_seconds", "input_seconds", "loss",
+"""Read from the logs; of the exports Parquet has it."""
+STEP_COLUMNS = ("trial_id", "cell_id", "cell", "origin", "seed", "step", "own_seconds", "input_seconds", "loss",
                 "slowest_rank_seconds", "fastest_rank_seconds")
 
 
@@ -63,7 +64,7 @@ def frame(found: Table) -> DataFrame:
 
     return pandas.DataFrame({
         name: pandas.Series([row.get(name) for row in found.rows], dtype=DTYPES[facts.kind])
-        for name, facts in found.described.items()}, columns=found.columns)
+        for name, facts in found.described.items()})
 
 
 def described(found: DataFrame) -> DataFrame:
@@ -82,10 +83,11 @@ def step_frame(record: Record) -> DataFrame:
     parts = [(item, found) for item in record.results if (found := _steps(record, item)) is not None]
     counts = [len(found["step"]) for _, found in parts]
     texts = {"trial_id": [item.trial_id for item, _ in parts], "cell_id": [item.cell_id for item, _ in parts],
+             "cell": [plain(record.cell(item.cell_id).label) for item, _ in parts],
              "origin": [record.origins[item.cell_id] for item, _ in parts]}
     columns: dict[str, Any] = {name: pandas.Categorical(values).repeat(counts) for name, values in texts.items()}
     columns["seed"] = np.repeat(np.asarray([item.repeat for item, _ in parts], dtype=np.int64), counts)
-    for name in STEP_COLUMNS[4:]:
+    for name in STEP_COLUMNS[5:]:
         columns[name] = np.concatenate([found.pop(name) for _, found in parts]) if parts else np.empty(0)
     return pandas.DataFrame(columns, copy=False)
 

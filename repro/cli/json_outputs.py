@@ -59,6 +59,49 @@ class CompareOutput(Figures):
     failures: list[str]
 
 
+class RecordPart(Output):
+    """The estimate of one record."""
+
+    name: str
+    pairs: int
+    ratio: float | None
+    left_out: str
+
+
+class MeanRatio(Output):
+    """The mean ratio over a population of records."""
+
+    count: int
+    ratio: float
+    level: float
+    low: float
+    high: float
+    heterogeneity: float
+    heterogeneity_p: float
+    between: float
+    inconsistent: float
+    prediction: list[float] | None
+
+
+class TogetherContrast(Output):
+    """One contrast over all records."""
+
+    contrast: str
+    metric: str
+    records: list[RecordPart]
+    together: MeanRatio | None
+
+
+class TogetherOutput(Output):
+    """`repro compare` of three independent records of one suite or more."""
+
+    schema: Literal[1]
+    suite: str
+    suite_digest: str
+    note: str
+    contrasts: list[TogetherContrast]
+
+
 class PublishedOutput(Output):
     """`repro compare` of published results."""
 
@@ -250,8 +293,8 @@ OUTPUTS: Mapping[str, str] = {
     "advise": "repro.papers.advise.workflow:Advised", "audit": "repro.audit.audit:Audit",
     "bench comm": "repro.bench.comm.result:CommOutcome", "bench overhead": "repro.bench.overhead:Overhead",
     "bench turnaround": "repro.bench.trial:BenchOutcome", "bundle": "repro.bundle.contents:Bundle",
-    "calibrate": "CalibrateOutput", "compare": "CompareOutput",
-    "compare published": "PublishedOutput", "data list": "DataOutput",
+    "calibrate": "CalibrateOutput", "compare": "CompareOutput", "compare published": "PublishedOutput",
+    "compare together": "TogetherOutput", "data list": "DataOutput",
     "diff": "repro.bundle.difference:RecordDiff", "doctor": "DoctorOutput", "gate": "GateOutput",
     "import": "repro.published.importing:ImportOutput", "list": "ListOutput", "plan": "PlanOutput",
     "predict": "repro.papers.predict.prediction:ScaleModel", "reproduce": "ReproduceOutput", "run": "RunOutput",

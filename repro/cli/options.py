@@ -139,10 +139,10 @@ Answered = BaseModel | Mapping[str, Any] | Sequence[object]
 """What `--json` prints: a model, its fields, or rows."""
 
 
-def answer(as_json: bool, data: Answered, shown: Callable[[], object]) -> None:
-    """Print `data` as JSON, or what `shown` returns as text; None: it has printed that itself."""
+def answer(as_json: bool, data: Answered, shown: Callable[[], object], output: str = "") -> None:
+    """Print `data` as JSON, or what `shown` returns as text; None: it has printed that itself. `output`: see below."""
     if as_json:
-        echo_json(data)
+        echo_json(data, output)
     elif (text := shown()) is not None:
         say(text)
 

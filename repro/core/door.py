@@ -33,6 +33,10 @@ def walk(root: Path, skipped: Container[str] = ()) -> Iterator[tuple[Path, str]]
     Raises:
         OutputError: there are more than MAX_ENTRIES files and folders.
     """
+    return ((Path(place), reason) for place, reason in _walked(root, skipped))
+
+
+def _walked(root: Path, skipped: Container[str] = ()) -> Iterator[tuple[str, str]]:
     waiting, count = [os.fspath(root)], 0
     while waiting:
         place = waiting.pop()
@@ -40,7 +44,7 @@ def walk(root: Path, skipped: Container[str] = ()) -> Iterator[tuple[Path, str]]
             with os.scandir(place) as listing:
                 entries = sorted(islice(listing, MAX_ENTRIES + 1), key=lambda entry: entry.name)
         except OSError as error:
-            yield Path(place), f"the folder cannot be read: {error.strerror}"
+            yield place, f"the folder cannot be read: {error.strerror}"
             continue
         count += len(entries)
         if count > MAX_ENTRIES:
@@ -48,20 +52,20 @@ def walk(root: Path, skipped: Container[str] = ()) -> Iterator[tuple[Path, str]]
         folders = []
         for entry in entries:
             if entry.is_symlink():
-                yield Path(entry.path), LINK
+                yield entry.path, LINK
             elif entry.is_dir(follow_symlinks=False):
                 if entry.name in skipped:
-                    yield Path(entry.path), "a folder of version control; it is not read"
+                    yield entry.path, "a folder of version control; it is not read"
                 else:
                     folders.append(entry.path)
             else:
-                yield Path(entry.path), "" if entry.is_file(follow_symlinks=False) else NO_FILE
+                yield entry.path, "" if entry.is_file(follow_symlinks=False) else NO_FILE
         waiting += reversed(folders)
 
 
 def intruders(root: Path) -> Iterator[tuple[Path, str]]:
     """Yield everything below a folder that is neither a folder nor a plain file, with the reason to refuse it."""
-    return ((path, reason) for path, reason in walk(root) if reason in (LINK, NO_FILE))
+    return ((Path(place), reason) for place, reason in _walked(root) if reason in (LINK, NO_FILE))
 
 
 def refuse_links(root: Path) -> None:

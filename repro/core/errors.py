@@ -17,7 +17,8 @@
     └── TrackingError              exit 1   the tracking server rejected what was sent
 
     KeyboardInterrupt
-    └── Interrupted                exit 130 a signal that ends a run, with its number
+    ├── Interrupted                exit 130 a signal that ends a run, with its number
+    └── RunInterrupted                      a signal ended `repro.run` (where its record is, how it is resumed)
 
 Exit codes: 0 done; 1 a trial failed, or an internal error; 2 usage or suite error; 3 a target was missed or a trial
 diverged, a condition holds, a record was modified or not reproduced; 130 interrupted, with the partial record kept.
@@ -46,7 +47,14 @@ LONGEST_MESSAGE = 1500
 """Longest message, in characters; longer ones lose their middle."""
 
 
-class ReproError(Exception):
+class ShownAsLine(BaseException):
+    """An error that a notebook shows as one line, without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:  # of IPython
+        return [f"{type(self).__name__}: {self}"]
+
+
+class ReproError(ShownAsLine, Exception):
     """A failure that the user sees as one line; the command ends with its `exit_code`."""
 
     exit_code: Exit = Exit.TRIAL_FAILED
@@ -133,6 +141,10 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
+
+
+class RunInterrupted(ShownAsLine, KeyboardInterrupt):
+    """A signal ended `repro.run` in order; the message says where its record is and how it is resumed."""
 
 
 def interrupter(error: KeyboardInterrupt) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -31,10 +30,9 @@ LARGEST = 1e100
 """Largest number that a run writes; a count has 63 bits. Larger numbers turn arithmetic into infinities."""
 LATEST_MS = 253_402_300_799_999
 """End of the year 9999 in milliseconds since 1970, the last moment that has a date."""
-_SUSPECT = re.compile(rb"NaN|Infinity|[eE]\+?[0-9]{3}|[0-9]{19}")
-_NUMBER = re.compile(rb"NaN|Infinity|(?:^|[\s:\[,])-?(?:[0-9]{19}|[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]{3})")
-"""The same outside texts, where hashes have such digits: a number in JSON follows one of these characters. It takes
-longer to search for."""
+_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
+_SUSPECT, _LONG = (b"NaN", b"Infinity", b"e000", b"e+000"), b"0" * 19
+"""Parts of numbers that no run writes, all digits as 0: searching for a part is ten times faster than a pattern."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -183,12 +181,18 @@ def read_bounded(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
 
 
 def refuse_absurd(place: str, raw: bytes) -> None:
-    """Refuse numbers that no run writes; a search of the text avoids the walk for most files.
+    """Refuse numbers that no run writes; a search of the text outside strings avoids the walk for most files.
+
+    Args:
+        raw: valid JSON.
 
     Raises:
         OutputError: NaN, an infinity, or a number beyond LARGEST or 63 bits.
     """
-    if not _SUSPECT.search(raw) or not _NUMBER.search(raw):
+    outside = raw.replace(rb"\\", b"").replace(rb'\"', b"").split(b'"')[::2]
+    numbers = b'"'.join(outside).translate(_ALIKE)
+    long = numbers.count(_LONG) > numbers.count(b"." + _LONG)  # a fraction may have as many digits
+    if not long and not any(part in numbers for part in _SUSPECT):
         return
     waiting: list[tuple[str, Any]] = [("", json.loads(raw))]
     while waiting:

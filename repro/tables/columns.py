@@ -6,7 +6,7 @@ such an end is a count, a share, a ratio, a text, or has the unit of the metric 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from repro.compare.cell_figures import GROUPS
@@ -134,6 +134,13 @@ flag dirty: the checkout had changes
 flag parity_needed: the gate had something to compare
 flag parity_passed: the gate passed
 figure relative_time: median time of its trials over the mean of their cells; 1.1: slower than the others
+text gate.candidate: cell that is compared
+text group: cells with one reference
+flag gate.passed: no difference
+count gate.step: first step that differs, from 1
+text tensor: first tensor that differs
+figure size: relative difference
+figure tolerance: largest difference that passes
 figure median: median; unit: that of the metric
 figure coefficient_of_variation: standard deviation over mean
 figure median_epochs: median epochs to the target
@@ -349,7 +356,7 @@ def _unit(name: str) -> str:
 KNOWN = dict(map(_parsed, COLUMNS.splitlines()))
 
 
-def column_facts(table: str, name: str, values: Sequence[Value] = ()) -> ColumnFacts:
+def column_facts(table: str, name: str, values: Iterable[Value] = ()) -> ColumnFacts:
     """Return what a column holds.
 
     Args:
@@ -370,7 +377,7 @@ def column_facts(table: str, name: str, values: Sequence[Value] = ()) -> ColumnF
     return facts_of_values(values)
 
 
-def facts_of_values(values: Sequence[Value]) -> ColumnFacts:
+def facts_of_values(values: Iterable[Value]) -> ColumnFacts:
     """Return the narrowest type of all values; text if none is known."""
     kinds = {type(value) for value in values if value is not None}
     return ColumnFacts(kinds.pop() if kinds in ({bool}, {int}) else float if kinds and kinds <= {int, float} else str,

@@ -7,8 +7,9 @@ simulated.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from repro.compare import factors_of
@@ -22,7 +23,7 @@ from repro.record.result.results import Result, figures_of
 from .cell_tables import cell_rows, lane_rows
 from .columns import ColumnFacts, column_facts, facts_of_values
 from .operations import check_rows, measure_rows
-from .values import Row, plain
+from .values import Row, Value, plain
 from .verdicts import claim_rows, comparison_rows, effect_rows, interaction_rows, node_rows, pair_rows
 
 HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
@@ -32,7 +33,7 @@ PHASES = ("train", "eval", "checkpoint", "logging", "other")
 
 MAIN = {
     "trials": ("trial_id", "cell_id", "cell", "seed", "status", "tta_wall_seconds"),
-    "evaluations": ("trial_id", "cell_id", "seed", "evaluation", "samples", "wall_seconds", "value"),
+    "evaluations": ("trial_id", "cell_id", "cell", "seed", "evaluation", "samples", "wall_seconds", "value"),
     "pairs": ("candidate", "baseline", "seed", "candidate_value", "baseline_value", "ratio"),
     "comparisons": ("candidate", "baseline", "metric", "n", "ratio", "ratio_low", "ratio_high", "verdict", "because"),
     "warnings": ("title", "about", "text", "means"),
@@ -54,14 +55,16 @@ class Table:
     @property
     def columns(self) -> list[str]:
         """The columns of all rows, in the order in which they first appear; of an empty table the main ones."""
-        return list(dict.fromkeys(key for row in self.rows for key in row)) or list(MAIN.get(self.name, ()))
+        return list(dict.fromkeys(chain.from_iterable(self.rows))) or list(MAIN.get(self.name, ()))
 
     @property
     def described(self) -> dict[str, ColumnFacts]:
         """Column -> what it holds: its type, unit and words."""
-        values = {name: [row.get(name) for row in self.rows] for name in self.columns}
-        return {name: facts_of_values(found) if self.is_published else column_facts(self.name, name, found)
-                for name, found in values.items()}
+        def values(name: str) -> Iterator[Value]:
+            return (row.get(name) for row in self.rows)
+
+        return {name: facts_of_values(values(name)) if self.is_published else
+                column_facts(self.name, name, values(name)) for name in self.columns}
 
 
 def tables(record: Record) -> list[Table]:
@@ -148,10 +151,11 @@ def _trials(answers: Findings) -> Iterable[Row]:
 def _evaluations(answers: Findings) -> Iterable[Row]:
     record = answers.record
     for item in record.results:
-        choices = record.cell(item.cell_id).choices
+        cell = record.cell(item.cell_id)
+        choices, label = cell.choices, plain(cell.label)
         for index, point in enumerate(item.curve, 1):
             row: Row = {
-                "trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat,
+                "trial_id": item.trial_id, "cell_id": item.cell_id, "cell": label, "seed": item.repeat,
                 "origin": record.origins[item.cell_id],
                 "evaluation": index, "samples": point.samples, "epochs": point.epochs,
                 "wall_seconds": point.wall_seconds, "train_seconds": point.train_seconds,

@@ -112,7 +112,7 @@ def shortened(text: str, head: int = 56, tail: int = 24) -> str:
 
 def without_paths(text: str) -> str:
     """Remove the folders of absolute paths: a report is shared, the layout of a machine is not."""
-    return PATH.sub(".../", text)
+    return PATH.sub(".../", text) if "/" in text or "\\" in text else text
 
 
 def spaced(text: str) -> str:

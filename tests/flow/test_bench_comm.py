@@ -17,6 +17,8 @@ from repro.comm.schedule import Transfer
 from repro.core.errors import TrialError, UsageError
 from repro.launchers.local import Local
 from repro.suite.choice import Choice
+from tests.commands import command
+from tests.in_process import check_json
 
 pytestmark = pytest.mark.slow
 
@@ -54,6 +56,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str
         done = invoke("-a", "ring", "-a", "{kind: hierarchical, group: 3}", "-a", "parameter-server", "--sizes", SIZES,
                       "--world", "2,3", "--repetitions", "3", "--seconds", "5", "--json", "--html", str(page))
     assert done.exit_code == 0, done.output
+    check_json(("--json",), done.stdout)
     return json.loads(done.stdout), page.read_text(encoding="utf-8"), done.stderr
 
 
@@ -115,3 +118,12 @@ def test_exceeding_the_budget_is_reported() -> None:
     done = invoke("-a", "ring", "--sizes", "1k,256m", "--world", "2", "--repetitions", "2", "--seconds", "0.1")
     assert done.exit_code == 0
     assert "not measured: ring at 256 MiB: modelled" in done.stdout
+
+
+@pytest.mark.parametrize("measured", [
+    ("overhead", "--launches", "2", "--steps", "5", "--batch", "8"),
+    pytest.param(("turnaround",), marks=pytest.mark.slow)])
+def test_the_other_measurements_print_what_their_schemas_say(tmp_path: Path, measured: tuple[str, ...]) -> None:
+    ended = command(tmp_path, "bench", *measured, "--pairs", "2", "--json")
+    found = json.loads(ended.out)
+    assert ended.code == 0 and found["what"].startswith(measured[0]) and len(found["ours_values"]) == 2

@@ -18,6 +18,7 @@ from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, read_record
 from repro.suite.planning.plan import Plan
 from tests.commands import start as start_repro
+from tests.in_process import check_json
 from tests.plans import suite
 from tests.waiting import LONG_SECONDS, until
 
@@ -70,6 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fake")
     code, out, error = run(folder, "--out", "one", "--json", "--master-seed", "7")
     assert code == 0, error
+    check_json(("--json",), out)
     (folder / "one.json").write_text(out)
     place = kept_at(folder / "data", read_record(folder / "one"))
     add(place, calibrated(read_record(folder / "one")))

@@ -23,6 +23,7 @@ from repro.papers.chunkflow.queues import open_queue
 from repro.papers.chunkflow.store import Output, open_volume
 from repro.papers.chunkflow.task_queue import Counts
 from tests.commands import environment
+from tests.in_process import check_json
 from tests.redis_server import needs_redis, redis_server
 from tests.unit.record.resumable_runs import Bomb
 
@@ -151,6 +152,9 @@ def test_a_damaged_chunk_of_the_input_becomes_a_dead_letter_and_the_rest_is_done
     assert said == "done 8, failed 32, dead letters 16, chunks left 16\n"
     assert error.count("\n") == 32 and "failed (2 receives)" in error
     assert "dead letters 16: chunks 1, 2, 4, 5" in volume(tmp_path, "status", "--queue", "sqlite:t.db")[1]
+    found = volume(tmp_path, "status", "--queue", "sqlite:t.db", "--json")[1]
+    check_json(("--json",), found)
+    assert len(json.loads(found)["dead"]) == 16
     assert Output(tmp_path / "out").left() == 16
 
 

@@ -79,7 +79,7 @@ def compare(
                 raise UsageError("several records together have no verdict, so no --fail-if, --baseline or "
                                  "--markdown; with --against they are runs of one side")
             combined = together(folders, request["metric"])
-            answer(as_json, combined.as_json(), combined.text)
+            answer(as_json, combined.as_json(), combined.text, "compare together")
             return
         if candidate is None:
             found = compare_runs(folders[before:], against=folders[:before], **request)

@@ -23,14 +23,13 @@ from repro.core.registry import BUILT_IN
               "(latex).")
 @click.option("--prefix", metavar="LETTERS", default="", help="Letters that start the names of macros, labels and "
               "figures, for a paper with several runs (latex).")
-def report(
-    runs: tuple[Path, ...], targets: str, out: Path | None, only: str | None, prefix: str
-) -> None:
+def report(runs: tuple[Path, ...], targets: str, out: Path | None, only: str | None, prefix: str) -> None:
     """Write the report of a run again.
 
     Writes any format, or replays the run to MLflow.
 
-    A RUN may be a bundle: its report is written to BUNDLE-report in the working directory.
+    A RUN may be a bundle or an MLflow experiment (the newest record in it): the report is written to NAME-report in the
+    working directory.
 
     Several runs of one suite on one machine become one report; other runs get one section each. If a RUN is a folder of
     published results, one page shows all of them, with the runs in separate sections.

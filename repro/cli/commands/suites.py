@@ -37,21 +37,25 @@ KINDS = {
 
 @click.command("list")
 @click.argument("kind", default="suites", type=click.Choice([*KINDS]))
+@click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=PlaceParam(path_type=Path))
 @json_option
-def list_(kind: str, as_json: bool) -> None:
-    """List the suites, the plug-ins of one KIND, or the runs in ./runs.
+def list_(kind: str, folders: tuple[Path, ...], as_json: bool) -> None:
+    """List the suites, the plug-ins of one KIND, or the runs in each FOLDER (./runs).
 
     Of a run: its trials, its verdict, its size, and how often its question was asked on this machine.
 
     \b
     Example: repro list engines
              repro list runs
+             repro list runs elsewhere/runs "old/*"
     """
+    if folders and kind != "runs":
+        raise UsageError(f"{folders[0]}: only the runs of a folder are listed: repro list runs {folders[0]}")
     if kind == "runs":
         from repro.cli.workflows.listing import listed
 
-        runs = list(listed())
-        answer(as_json, runs, lambda: "\n".join(map(_run_line, runs)) or "no run in ./runs yet: repro run quickstart")
+        runs, where = list(listed(folders)), ", ".join(map(str, folders)) or "./runs"
+        answer(as_json, runs, lambda: "\n".join(map(_run_line, runs)) or f"no run in {where} yet: repro run quickstart")
         return
     found = rows(kind)
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from repro.compare.findings import findings
-from repro.core.errors import OutputError, ReproError, one_line
+from repro.core.errors import OutputError, ReproError, UsageError, one_line
 from repro.record.folder.lock import RunLock
 from repro.record.folder.store import TUNING, Record, RunFolder, read_record
 from repro.record.questions import answered
@@ -29,9 +30,25 @@ def runs_below(folder: Path = RUNS) -> list[Path]:
         (path / name).is_file() for name in ("plan.json", f"{TUNING}/plan.json")))
 
 
-def listed(folder: Path = RUNS) -> Iterator[Row]:
-    """Yield one row per run; one that cannot be read has its problem in place of a verdict."""
-    for path in runs_below(folder):
+def runs_of(places: Sequence[Path]) -> list[Path]:
+    """Return the runs that places are or hold, each a folder or a pattern.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    found: list[Path] = []
+    for place in places:
+        matches = [place] if place.is_dir() else sorted(map(Path, glob.glob(str(place))))  # noqa: PTH207  # any base
+        if not matches:
+            raise UsageError(f"{place}: no such folder")
+        for path in matches:
+            found += [path] if (path / "plan.json").is_file() else runs_below(path)
+    return list(dict.fromkeys(found))
+
+
+def listed(places: Sequence[Path]) -> Iterator[Row]:
+    """Yield one row per run of these places; one that cannot be read has its problem in place of a verdict."""
+    for path in runs_of(places) if places else runs_below():
         row: Row = {"name": str(path), "title": "", "started": None, "trials": None, "planned": None, "verdict": "",
                     "times_asked": None, "mib": round(size(path) / (1 << 20), 1)}
         try:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repro.cli.workflows.progress import duration
-from repro.core.errors import SuiteError
+from repro.core.errors import SuiteError, UsageError
 from repro.core.machine import Machine, detect
 from repro.core.random_streams import fresh_seed
 from repro.suite.file import SuiteFile, read_suite
@@ -147,15 +148,19 @@ def run(
 
     Raises:
         SuiteError: the suite or an override is wrong, or no cell can run here.
-        ReproError: the run could not be started, or the parity gate stopped it.
+        ReproError: the run could not be started (another thread than the main one calls this), or the parity gate
+            stopped it.
         KeyboardInterrupt: a signal ended the run.
     """
     from repro.api import opened as records
     from repro.cli.workflows.run import run_phases, run_suite
     from repro.cli.workflows.seen_data import refuse_same_data
-    from repro.core.errors import Exit
+    from repro.core.errors import Exit, RunInterrupted
     from repro.runner.context import Options
 
+    if threading.current_thread() is not threading.main_thread():
+        raise UsageError("repro.run: only the main thread receives the signals that end a run in order; call it in the "
+                         "main thread, or start `repro run` as a process")
     source = _read(suite, overrides, seeds, master_seed)
     found, phases = planned(source, overrides)
     if source.suite.master_seed is not None:
@@ -165,7 +170,7 @@ def run(
     ended = run_phases(phases, source.text, place, mlflow, Options(), on_event) if phases else \
         run_suite(found, source.text, place, mlflow, Options(), on_event)
     if ended.exit_code == Exit.INTERRUPTED:
-        raise KeyboardInterrupt(f"the completed trials are in {ended.folder}; resume with: {ended.next_step}")
+        raise RunInterrupted(f"the completed trials are in {ended.folder}; resume with: {ended.next_step}")
     return records.open(ended.folder)
 
 
@@ -178,12 +183,11 @@ def gate(suite: SuiteSource, overrides: Sequence[str] = (), *, only: Sequence[st
     Raises:
         SuiteError, UsageError: as `repro.plan`; an entry of `only` matches no cell, or nothing can be compared.
     """
-    import pandas
-
+    from repro.api.frames import frame
     from repro.cli.workflows.gate import run_gate
 
     source = _read(suite, overrides, None, None)
-    return pandas.DataFrame(run_gate(planned(source, overrides)[0], source.text, only))
+    return frame(Table("gate", "", tuple(run_gate(planned(source, overrides)[0], source.text, only))))
 
 
 def _read(suite: SuiteSource, overrides: Sequence[str], seeds: int | None, master_seed: int | None) -> SuiteFile:

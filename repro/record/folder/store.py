@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -284,7 +286,9 @@ def read_record(root: Path) -> Record:
     cells = {cell.cell_id for cell in plan.cells}
     if other := next((item for item in starts if item.cell_id not in cells), None):
         raise OutputError(f"{folder.ledger}: names a cell that the plan does not have: {other.cell_id[:80]}")
-    results = tuple(_read_result(folder, trial) for trial in plan.trials() if folder.result(trial.trial_id).is_file())
+    with _uncollected():
+        results = tuple(_read_result(folder, trial) for trial in plan.trials()
+                        if folder.result(trial.trial_id).is_file())
     return Record(
         folder=folder,
         plan=plan,
@@ -296,6 +300,18 @@ def read_record(root: Path) -> Record:
         results=results,
         parity=_read_gate(folder.parity_verdict) if folder.parity_verdict.is_file() else None,
     )
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Pause the garbage collector, which would walk thousands of new objects again and again; none is garbage."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def read_nodes(folder: RunFolder) -> tuple[Nodes, ...]:

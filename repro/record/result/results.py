@@ -253,6 +253,9 @@ FIGURES = (
 """Fields of a result that tables and tracking stores show, in this order; metrics that are not among them follow."""
 
 
+OTHERS = {spec.column: spec.path for spec in METRICS.values() if spec.column not in FIGURES}
+
+
 class Measured(typing.Protocol):
     """What has metrics: a result, or a mean of several."""
 
@@ -274,5 +277,4 @@ def figure(result: Measured, spec: MetricSpec) -> float | None:
 
 def figures_of(result: Result) -> dict[str, Any]:
     """Return all figures of a result by name, for tables and tracking stores."""
-    found = {name: getattr(result, name) for name in FIGURES}
-    return found | {spec.column: result.at(spec.path) for spec in METRICS.values() if spec.column not in found}
+    return {name: getattr(result, name) for name in FIGURES} | {name: result.at(path) for name, path in OTHERS.items()}

@@ -23,8 +23,7 @@ from repro.cli.json_outputs import OUTPUTS, output_schema
 from repro.compare.runs.runs import compare_runs
 from repro.record.folder.index import seal
 from repro.record.folder.store import RunFolder
-from repro.tables.tables import table_names
-from tests.in_process import called, succeeded
+from tests.in_process import called, refusal, succeeded
 from tests.records import SUITE, Course, make_record
 from tests.unit.reporters.parsed_page import uneven
 
@@ -77,7 +76,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
 
 def test_frames_are_typed_described_and_the_parquet_files(run: repro.Run, tmp_path: Path) -> None:
     run.report("parquet", tmp_path)
-    for name in table_names():
+    for name in run.tables:
         frame = run.tables[name]
         if frame.empty:
             continue
@@ -253,6 +252,13 @@ def test_the_runs_of_a_folder_are_listed_and_cleaned(tmp_path: Path, monkeypatch
     assert [(row["name"], row["trials"], row["planned"]) for row in rows] == [
         ("runs/empty", 0, 24), ("runs/one", 24, 24)]
     assert rows[1]["verdict"].startswith(repro.open("runs/one").compare().verdict) and rows[1]["mib"] > 0
+    for place in (tmp_path / "runs", tmp_path / "ru*", tmp_path / "runs/*"):
+        found = json.loads(succeeded("list", "runs", place, tmp_path / "runs/one", "--json").stdout)["rows"]
+        assert [Path(row["name"]).name for row in found] == ["empty", "one"]
+    assert refusal("list", "runs", "nowhere") == "nowhere: no such folder"
+    assert "repro list runs runs" in refusal("list", "engines", "runs")
+    (tmp_path / "none").mkdir()
+    assert succeeded("list", "runs", "none").stdout == "no run in none yet: repro run quickstart\n"
     told = succeeded("clean").stdout
     assert "would remove runs/empty: nothing has run in it" in told and (tmp_path / "runs/empty").is_dir()
     assert "would remove runs/one/report" in told and "would remove runs/one/cache" in told

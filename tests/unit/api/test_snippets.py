@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -38,10 +39,20 @@ def test_a_snippet_runs(name: str, tmp_path: Path) -> None:
         name, "ddp, 1 process" in ended.stdout)
 
 
-def test_the_first_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_snippets_on_a_record_run_and_every_recipe_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(ROOT / "docs/gallery/records/settled.zip", tmp_path / "quickstart.zip")
     monkeypatch.chdir(tmp_path)
-    first, second = FENCES[:2]
+    first, recipes, comparison = FENCES[:3]
     names: dict[str, object] = {}
-    exec(compile(first + second.replace("found.plot()", ""), "docs/python.md", "exec"), names)
+    exec(compile(first + comparison.replace("found.plot()", ""), "docs/python.md", "exec"), names)
     assert "slower" in repr(names["found"])
+    answers = []
+    for statement in ast.parse(recipes).body:
+        text = ast.unparse(statement)
+        if isinstance(statement, ast.Expr):
+            answers.append(eval(text, names))
+        else:
+            exec(text, names)
+    assert len(answers) == 10 and answers[0].empty, "nothing failed in this record"
+    assert all(isinstance(item, float) or (len(item) and not item.isna().all(axis=None)) for item in answers[1:])
+    assert answers[8].index.tolist() == [1, 2]

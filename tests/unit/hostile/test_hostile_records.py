@@ -96,9 +96,9 @@ def test_no_link_is_followed(made: Path, place: Place, verb: str) -> None:
 
 
 def refusals(verb: str) -> set[int]:
-    """An import takes the files that it may open and names the others, as a board does with records; `show` reads the
-    suite alone, `clean` looks at the names of files."""
-    return {0, 2, 3} if verb.startswith(("import", "board", "show", "clean")) else {2, 3}
+    """An import takes the files that it may open and names the others, as a board and a list do with records; `show`
+    reads the suite alone, `clean` looks at the names of files."""
+    return {0, 2, 3} if verb.startswith(("import", "board", "list", "show", "clean")) else {2, 3}
 
 
 def whole(at: Place) -> None:

@@ -110,7 +110,7 @@ def test_a_tracking_store_gives_the_lanes_back(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     succeeded("report", record.folder.root, "--to", "mlflow")
-    succeeded("report", "--from-mlflow", "pooled", "--to", "markdown", "--out", tmp_path / "got")
+    succeeded("report", "mlflow:pooled", "--to", "markdown", "--out", tmp_path / "got")
     again = read_record(tmp_path / "got")
     assert again.folder.lanes.read_bytes() == record.folder.lanes.read_bytes()
     assert findings(again).comparisons == findings(record).comparisons

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -24,13 +26,17 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
 
 def test_a_short_trial_has_one_line_in_a_pipe(record: Record) -> None:
     out = io.StringIO()
-    watcher, trial = TerminalWatcher(Console(file=out, width=200)), next(iter(record.plan.trials()))
+    told: list[Mapping[str, Any]] = []
+    watcher = TerminalWatcher(Console(file=out, width=200), told.append)
+    trial = next(iter(record.plan.trials()))
     with watcher:
         watcher.trial_started(1, 4, trial, record.plan.cells[0])
         watcher.trial_ticked(0.5, 0.5, 100.0)
         watcher.trial_ended(record.results[0], 3.0)
     (line,) = out.getvalue().splitlines()
     assert line.startswith("[1/4] ") and line.endswith("about 9 s left")
+    assert [item["event"] for item in told] == ["trial_started", "trial_ticked", "trial_ended"]
+    assert told[1] == {"event": "trial_ticked", "value": 0.5, "epochs": 0.5, "samples_per_second": 100.0}
 
 
 def test_the_time_left_is_known_before_the_first_trial_ends(
