@@ -53,6 +53,7 @@ def compared(run: repro.Run) -> repro.Comparison:
     assert_type(found.exploratory, bool)
     assert_type(found.cautions, tuple[str, ...])
     assert_type(found.pairs, DataFrame)
+    assert_type(found.nodes, DataFrame)
     assert_type(found.figures, dict[str, Any])
     assert_type(found.plot(), Axes)
     return found

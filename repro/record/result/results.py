@@ -253,9 +253,6 @@ FIGURES = (
 """Fields of a result that tables and tracking stores show, in this order; metrics that are not among them follow."""
 
 
-OTHERS = {spec.column: spec.path for spec in METRICS.values() if spec.column not in FIGURES}
-
-
 class Measured(typing.Protocol):
     """What has metrics: a result, or a mean of several."""
 
@@ -277,4 +274,5 @@ def figure(result: Measured, spec: MetricSpec) -> float | None:
 
 def figures_of(result: Result) -> dict[str, Any]:
     """Return all figures of a result by name, for tables and tracking stores."""
-    return {name: getattr(result, name) for name in FIGURES} | {name: result.at(path) for name, path in OTHERS.items()}
+    found = {name: getattr(result, name) for name in FIGURES}
+    return found | {spec.column: result.at(spec.path) for spec in METRICS.values() if spec.column not in found}
