@@ -300,7 +300,7 @@ class ByNode(Frozen):
 
     @property
     def scope(self) -> str:
-        """What a verdict is about: ` on these 4 nodes`, ` on nodes of this class (6 of them)`."""
+        """The computers that a verdict is about: ` on these 4 nodes`, ` on nodes of this class (6 of them)`."""
         return f" on nodes of this class ({len(self.nodes)} of them)" if self.unit == "node" else \
             f" on these {len(self.nodes)} {self.noun}"
 
@@ -411,7 +411,7 @@ class Comparison(Frozen):
 
     @property
     def units(self) -> int:
-        """How many values its test counts: pairs, or nodes."""
+        """Number of values that its test counts: pairs, or nodes."""
         return len(self.by_node.nodes) if self.by_node and self.by_node.unit == "node" else self.n
 
     @property

@@ -134,7 +134,7 @@ class Evidence:
 
     @property
     def units(self) -> tuple[Pair, ...]:
-        """What the tests count: the pairs, or the means of those of each node; () if some ran on none."""
+        """The values that the tests count: the pairs, or the means of those of each node; () if some ran on none."""
         if not self.asked.counts_nodes:
             return self.judged_pairs
         known = all(pair.repeat in self.asked.nodes for pair in self.pairs)
