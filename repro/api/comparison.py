@@ -83,7 +83,7 @@ class Comparison:
 
     @property
     def n(self) -> int:
-        """Pairs."""
+        """Pairs, also those of which a trial missed the target: these have no ratio, and no row in `pairs`."""
         return self._found.n
 
     @property
