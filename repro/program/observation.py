@@ -50,6 +50,8 @@ class Observation:
     """The program's own clock: seconds of training so far, by its own account. None: it states none."""
     own_ns: int | None = None
     """Monotonic nanoseconds at which the program says this happened; None: it does not say."""
+    since_ns: int | None = None
+    """Of a statement in a file: when the file was looked at before; None: it was read as it came."""
 
 
 class OutputProblem(Exception):

@@ -119,8 +119,13 @@ class Statements:
         """Compare the program's clock with ours and write what does not agree."""
         least = self.choices.evaluation.least_own_share
         agreement = clocks.compare(self.seen, self.started_ns, least, longest_delay)
+        kinds = [seen.seen for seen in self.seen]
+        late = {"start_since_ns" if kinds[index] == "start" else kinds[:index].count("evaluation"): since
+                for index, since in agreement.earliest.items()}
+        start = {"start_since_ns": late.pop("start_since_ns")} if "start_since_ns" in late else {}
         self.log.write(ClocksCompared(own_share=agreement.share, steps_share=agreement.steps_share,
-                                      judged_seconds=agreement.judged_seconds))
+                                      judged_seconds=agreement.judged_seconds, **start,
+                                      **({"late": tuple(late.items())} if late else {})))
         for item in agreement.findings:
             self.finding(item.kind, item.text, void=True)
 

@@ -192,10 +192,6 @@ CHEATS = {
         "import time\nfor s in range(1, 26):\n    time.sleep(0.1)\n    print('at', s * 0.05, 'step', s)\n"
         "print('step 30 loss 1 at', 1.5)\n", "invalid", "runs slow"),
     "a clock that is ahead": ("print('step 1 loss 1 at 100')\n", "invalid", "impossible"),
-    "output held back": (
-        "import time, os\ntext = ''\nfor s in range(1, 6):\n    time.sleep(0.05)\n"
-        "    text += f'step {s} loss {5 - s}\\n'\n"
-        "os.write(1, text.encode())\n", "invalid", "arrived in one read"),
     "a crash that exits with 0": (
         "import traceback\nprint('step 1 loss 3')\ntry:\n    1 / 0\n"
         "except ZeroDivisionError:\n    traceback.print_exc()\n", "missed", ""),
@@ -214,8 +210,6 @@ CHEATS = {
     "code that changes itself": (
         "open('train.py', 'a').write('# more\\n')\nprint('step 1 loss 1')\n", "invalid",
         "the program's files are not those of the plan"),
-    "a start that came with what followed it": (
-        "import os, time\ntime.sleep(1)\nos.write(1, b'begin\\nstep 1 loss 1\\n')\n", "invalid", "arrived in one read"),
     "an evaluation before the start": (
         "import time\nprint('step 1 loss 3')\ntime.sleep(.1)\nprint('begin')\ntime.sleep(.1)\nprint('step 2 loss 1')\n",
         "invalid", "evaluated before it said"),
@@ -232,6 +226,21 @@ def test_what_cannot_be_is_no_result(tmp_path: Path, name: str) -> None:
     assert (result.status, reason in result.reason) == (status, True), result.reason
     if name == "a crash that exits with 0":
         assert any("traceback" in item.words for item in result.warnings)
+
+
+def test_output_that_comes_late_gives_bounds_on_a_time_and_counts_as_they_are(tmp_path: Path) -> None:
+    held = ("import os, time\nprint('begin')\ntime.sleep(.3)\ntext = ''\nfor s in range(1, 6):\n    time.sleep(0.05)\n"
+            "    text += f'step {s} loss {5 - s}\\n'\nos.write(1, text.encode())\n")
+    result = run_one(tmp_path, held, reader=f"{READER}, start: '^begin'")
+    assert (result.status, result.samples_to_target, result.warnings) == ("ok", 3, ())
+    assert result.tta_wall is not None and result.tta_wall >= 0.55 and result.tta_wall_bounds == (0.0, result.tta_wall)
+
+
+def test_a_start_that_comes_with_an_evaluation_leaves_the_time_since_the_process_began(tmp_path: Path) -> None:
+    code = "import os, time\ntime.sleep(0.6)\nos.write(1, b'begin\\nstep 1 loss 1\\n')\n"
+    result = run_one(tmp_path, code, reader=f"{READER}, start: '^begin'")
+    assert result.status == "ok" and result.tta_wall_bounds is not None
+    assert result.tta_wall_bounds[0] == 0 and result.tta_wall_bounds[1] >= 0.6
 
 
 def test_a_command_that_is_not_there_is_one_line(tmp_path: Path) -> None:

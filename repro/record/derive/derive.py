@@ -96,8 +96,10 @@ def derive_program(
     clocks = read_clocks(log, points, choices.stop, crossing) if status == "ok" and crossing is not None else {}
     if status == "ok" and crossing is None:
         status, reasons = "invalid", (NoSuccess(contest=choices.stop.judges == "mean"),)
-    if clocks and crossing is not None and not _own_clock_counts(log, crossing[1]):
-        clocks["tta_train"] = None
+    if clocks and crossing is not None:
+        clocks["tta_wall_bounds"] = _wall_bounds(log, crossing[1], clocks["tta_wall"])
+        if not _own_clock_counts(log, crossing[1]):
+            clocks["tta_train"] = None
     if "epochs_to_target" in clocks and not any(event.epochs_known for event in log.all(schema.Evaluation)):
         clocks["epochs_to_target"] = None
     return Result(**base, **_measured(choices, log, points), **clocks, status=status, reasons=reasons, curve=points,
@@ -107,6 +109,18 @@ def derive_program(
 def _findings(log: TrialLog, void: bool) -> tuple[Stated, ...]:
     """Return the findings of the supervisor: those that make the trial invalid, or the rest."""
     return tuple(Stated(text=event.text) for event in log.all(schema.ProgramFinding) if event.void == void)
+
+
+def _wall_bounds(log: TrialLog, at: int, wall: float) -> tuple[float, float] | None:
+    """Return between which times the target was reached, if the start or this evaluation may have been read late."""
+    compared = log.last(schema.ClocksCompared)
+    since = dict(compared.late).get(at) if compared is not None else None
+    began = compared.start_since_ns if compared is not None else None
+    if log.run_start is None or (since is None and began is None):
+        return None
+    arrived = [item.at_ns for item in log.recorded if isinstance(item.event, schema.Evaluation)][at]
+    late = 0.0 if since is None or arrived is None else (arrived - since) / 1e9
+    return max(0.0, wall - late), wall + (0.0 if began is None else (log.run_start - began) / 1e9)
 
 
 def _own_clock_counts(log: TrialLog, at: int) -> bool:

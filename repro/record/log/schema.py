@@ -557,6 +557,10 @@ class ClocksCompared(LogEvent):
     """The same over stretches of steps alone."""
     judged_seconds: float
     """Our seconds of these stretches."""
+    late: tuple[tuple[int, int], ...] = ()
+    """Of evaluations whose arrival may be late: their number, from 0, and the earliest monotonic nanoseconds."""
+    start_since_ns: int | None = None
+    """The same of the statement with which training began; None: it came when it was made."""
 
 
 class EffectiveSettings(ValueEvent):
