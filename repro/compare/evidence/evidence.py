@@ -210,7 +210,8 @@ class Evidence:
         return stats.welch_ratio(*_values(self.ours, self.theirs), level)[1]
 
     def is_fine(self, level: float) -> bool:
-        """Return True if the evaluation grid is fine enough, and reads timely enough: two cells are the same only if their crossings are."""
+        """Return True if the evaluation grid is fine enough, and reads timely enough: two cells are the same only if
+        their crossings are."""
         edge = 1 + self.asked.margin
         intervals = [item.interval(level) for item in (self.grid, self.late) if item is not None]
         return all(found is not None and 1 / edge <= found.low and found.high <= edge for found in intervals)
