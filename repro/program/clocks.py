@@ -189,7 +189,8 @@ def _late(
                 or (len(evaluations) > 1 and not clocked)
                 or latest - (observations[index].own_seconds or latest) > LATENESS]
         late += [index for index in indices if index not in late and _is_old(observations[index], longest_delay)]
-        if any(observations[index].seen == "start" for index in indices) and (evaluations or latest > LATENESS):
+        trained = [index for index in evaluations if observations[index].step != 0]
+        if any(observations[index].seen == "start" for index in indices) and (trained or latest > LATENESS):
             late = [index for index in indices if observations[index].seen in ("start", "evaluation")]
         for index in late:
             seen = observations[index]

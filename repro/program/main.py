@@ -21,7 +21,7 @@ from repro.core.events import EventLog
 from repro.core.machine import says_out_of_memory
 from repro.program.file_readers import CsvReader, TensorboardReader
 from repro.program.observation import Line, LineSplitter, Observation, OutputProblem, Reader
-from repro.program.output_readers import AirbenchReader, MllogReader, PatternReader
+from repro.program.output_readers import AirbenchReader, MllogReader, PatternReader, StartFinder
 from repro.program.process import DRAIN_SECONDS, Command, Process, changed_files, logs_of, make_command, working_folder
 from repro.program.statements import Statements
 from repro.program.watch_reader import WatchPipe, WatchReader
@@ -106,6 +106,7 @@ class _Run:
         self.command = command if pipe is None else replace(
             command, environment={**command.environment, **pipe.environment})
         self.splitter = LineSplitter(reader.longest_line)
+        self.starts = StartFinder(self.choices.evaluation) if self.choices.evaluation.begins else None
         self.last: deque[str] = deque(maxlen=TAIL)
         self.problem = ""
         """Statements of the program that cannot be true."""
@@ -122,7 +123,8 @@ class _Run:
         self.log.write(schema.InitStart())
         with door.open_plain(self.place / "rank0.log", "ab") as printed, \
                 Process(self.command, self.choices.engine.terminal) as process:
-            statements = Statements(self.choices, self.log, process.started_ns, self.reader.states_start)
+            statements = Statements(self.choices, self.log, process.started_ns,
+                                    self.reader.states_start or self.starts is not None)
             ended_by_us = self._read(process, statements, printed)
             code = process.exit_code
         self._finish(statements, code, ended_by_us, kills)
@@ -176,6 +178,8 @@ class _Run:
         if chunk:
             self._print(printed, chunk)
             self._take(statements, lambda: self._lines(self.splitter.feed(chunk, arrived)))
+            if self.starts is not None and not self.starts.found:
+                self._take(statements, lambda: self._began(self.splitter.unended(arrived)))
             statements.still_runs(arrived)
         return True
 
@@ -192,10 +196,14 @@ class _Run:
         """Return what lines of the output state; the last ones are kept for messages."""
         self.last.extend(line.text for line in lines if line.text.strip())
         self.traceback = self.traceback or any(line.text.startswith(TRACEBACK) for line in lines)
-        return [] if self.pipe is not None else self._stated(lines)
+        return [] if self.pipe is not None else [
+            seen for line in lines for seen in (*self._began(line), *self._stated([line]))]
 
     def _stated(self, lines: list[Line]) -> list[Observation]:
         return [seen for line in lines if (seen := self.reader.take(line)) is not None]
+
+    def _began(self, line: Line) -> list[Observation]:
+        return self.starts.take(line) if self.starts is not None else []
 
     def _elsewhere(self) -> list[Observation]:
         """Return what came by pipe or file."""
@@ -224,7 +232,7 @@ class _Run:
     def _finish(self, statements: Statements, code: int | None, ended_by_us: bool, kills: int | None) -> None:
         if not ended_by_us and not self.problem:
             _check_exit(code, kills, self.last)
-        statements.end()
+        statements.end(self.starts is None or self.starts.is_needed)
         if self.problem:
             statements.finding("output", self.problem, void=True)
         elif not any(seen.seen == "evaluation" for seen in statements.seen):

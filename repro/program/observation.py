@@ -124,6 +124,10 @@ class LineSplitter:
         self._pending = self._last_state(self._pending + rest)
         return lines
 
+    def unended(self, arrived_ns: int) -> Line:
+        """Return the line that is being written, as far as it has come."""
+        return Line(self._text(self._pending), arrived_ns, self._reads)
+
     def end(self, arrived_ns: int) -> list[Line]:
         """Return the last line if it has no newline. The stream has ended."""
         if not self._pending:

@@ -162,6 +162,14 @@ def test_it_is_run_again_only_with_consent_and_from_the_source_in_the_record(fin
     assert resumed.code == 2 and "--allow-code" in resumed.error
 
 
+def test_how_long_a_program_takes_is_unknown_until_a_pilot_tells(finished: Path) -> None:
+    unknown = command(finished, "plan", "suite.yaml")
+    assert "duration unknown, at most 12 min by timeout_seconds; one trial of each cell tells: repro run" in unknown.out
+    known = command(finished, "plan", "suite.yaml", "--pilot", "run")
+    assert "(as long as the trials of the pilot)" in known.out and "unknown" not in known.out
+    assert json.loads(command(finished, "plan", "suite.yaml", "--json").out)["cost"]["full_budget_seconds"] is None
+
+
 def test_source_changed_in_a_record_is_found(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished / "run", tmp_path / "run")
     (source,) = (tmp_path / "run" / "code").glob("*/train.py")
@@ -241,6 +249,34 @@ def test_a_start_that_comes_with_an_evaluation_leaves_the_time_since_the_process
     result = run_one(tmp_path, code, reader=f"{READER}, start: '^begin'")
     assert result.status == "ok" and result.tta_wall_bounds is not None
     assert result.tta_wall_bounds[0] == 0 and result.tta_wall_bounds[1] >= 0.6
+
+
+BAR = """\
+import sys, time
+time.sleep(0.5)
+print("Map: 100%|#####| 10/10 [00:00<00:00]", file=sys.stderr)
+sys.stderr.write("\\r  0%|          | 0/4 [00:00<?, ?it/s]")
+sys.stderr.flush()
+time.sleep(0.1)
+print("\\n{'eval_loss': 0.5, 'epoch': 1.0}")
+"""
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_a_ready_pattern_knows_the_start_by_an_unended_bar_or_says_that_imports_are_on_the_clock(
+    tmp_path: Path, says: bool,
+) -> None:
+    suite(tmp_path, BAR if says else BAR.replace("/4 [00", "/4 <00"), reader="pattern: huggingface-trainer")
+    text = (tmp_path / "suite.yaml").read_text().replace("metric: loss", "metric: eval_loss")
+    (tmp_path / "suite.yaml").write_text(text)
+    result = launched(tmp_path)
+    assert result.status == "ok" and result.tta_wall is not None
+    if says:
+        assert result.startup_seconds is None and result.init_seconds is not None and result.init_seconds >= 0.5
+        assert result.warnings == ()
+    else:
+        assert result.startup_seconds is not None and 0.5 <= result.startup_seconds <= result.tta_wall
+        assert ["the start of its process" in item.words for item in result.warnings] == [True]
 
 
 def test_a_command_that_is_not_there_is_one_line(tmp_path: Path) -> None:

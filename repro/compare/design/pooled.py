@@ -30,6 +30,7 @@ class MeanTrial:
     effective: Mapping[str, str] = field(default_factory=dict)
     resumed: tuple[Resumed, ...] = ()
     tta_wall_bounds: tuple[float, float] | None = None
+    startup_seconds: float | None = None
     attempt: int = 1
     status: str = "ok"
     samples: int | None = None

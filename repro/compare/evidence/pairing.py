@@ -59,6 +59,9 @@ class Observed(Measured, Protocol):
     def samples_to_target(self) -> float | None: ...
 
     @property
+    def startup_seconds(self) -> float | None: ...
+
+    @property
     def tta_wall_bounds(self) -> tuple[float, float] | None: ...
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import median
 
 from repro import stats
 from repro.compare.cells import ComparedCell
@@ -17,6 +18,8 @@ from repro.suite.design import LEAST_REPEATS
 
 VISIBLE = 0.005
 """Relative distance between evaluations below which it is not worth a word."""
+STARTUP_SHARE = 0.1
+"""Share of a time up to which start-up is not worth a word."""
 SEES_ONE_IN_TEN = 29
 """Fewest trials that hold, in 95 of 100 runs, one of a kind that is one in ten."""
 UNSEEDED = "its command takes no {seed}, so it is unknown whether its trials have different seeds"
@@ -206,7 +209,7 @@ def cautions(item: Evidence) -> list[str]:
              *describe_resumed_trials(item),
              *_missed_cautions(item), *_order_cautions(item)]
     found += _grid_cautions(item) if item.grid is not None else []
-    found += _late_cautions(item)
+    found += [*_late_cautions(item), *_startup_cautions(item)]
     found += _drift_cautions(item)
     if (nodes := item.by_node) is not None and nodes.unit == "block" and nodes.differs:
         found.append(f"{nodes.words}; the verdict is on these {nodes.noun} and no others")
@@ -292,6 +295,25 @@ def _late_cautions(item: Evidence) -> list[str]:
     found = item.late.interval(0.95)
     ratio = f"; within them the interval is {found.low:.3f} to {found.high:.3f}" if found is not None else ""
     return [f"{_late_words(item.late)}{ratio}"]
+
+
+def _startup_cautions(item: Evidence) -> list[str]:
+    """Return how much of each side's time a program had not begun to train, if that is much and on the clock."""
+    if item.asked.scale.path != "tta_wall" or item.ratio is None:
+        return []
+    found: dict[str, tuple[float, float]] = {}
+    for cell, side in ((item.candidate, item.ours), (item.baseline, item.theirs)):
+        known = [(seconds, value) for repeat, value in side.values.items()
+                 if (seconds := side.results[repeat].startup_seconds) is not None]
+        if known:
+            found[cell.label] = median(seconds for seconds, _ in known), median(one / all_ for one, all_ in known)
+    if max((share for _, share in found.values()), default=0.0) <= STARTUP_SHARE:
+        return []
+    each = "; ".join(f"{label} {seconds:.3g} s, {share:.0%} of it".replace("%", " %")
+                     for label, (seconds, share) in found.items())
+    return [f"start-up is on the clock before the first output or step ({each}): imports and data, which hide a "
+            "difference in training; let evaluation.start name the line with which training begins, or compare by "
+            "tta_train"]
 
 
 def _drift_cautions(item: Evidence) -> list[str]:

@@ -559,6 +559,8 @@ class ClocksCompared(LogEvent):
     """Our seconds of these stretches."""
     late: tuple[tuple[int, int], ...] = ()
     """Of evaluations whose arrival may be late: their number, from 0, and the earliest monotonic nanoseconds."""
+    startup_seconds: float | None = None
+    """On our clock before any sign of training; None: our clock begins when the program says so."""
     start_since_ns: int | None = None
     """The same of the statement with which training began; None: it came when it was made."""
 

@@ -37,8 +37,6 @@ ALL_PYTHON = ("**/*.py",)
 NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
 UNVERIFIED = ("self-reported: the programs state their quality and their training clock themselves; not gated: "
               "their data, its order, their initial weights and their arithmetic were not compared")
-BUDGET_SECONDS = 60.0
-"""Duration of a program's trial of which nothing is known, for estimates."""
 
 
 class Program(SuitePart):
@@ -246,8 +244,8 @@ class ProgramConfig(TrialConfig):
         unhashed = f"{self.title}: {outside} lies outside engine.folder, so its changes are not seen" if outside else ""
         return [*(text for text in (without, bound, unhashed) if text), *super().notes(machine)]
 
-    def full_budget_seconds(self, cores: int) -> float:
-        return min(BUDGET_SECONDS, self.timeout_seconds)
+    def full_budget_seconds(self, cores: int) -> float | None:
+        return None
 
     @property
     def work(self) -> str:

@@ -254,8 +254,9 @@ class TrialConfig(SuitePart):
         return bool(self.stop.design != "stop_at_target")
 
     @abstractmethod
-    def full_budget_seconds(self, cores: int) -> float:
-        """Return roughly how long a trial takes with its whole budget on `cores` CPU cores (modelled)."""
+    def full_budget_seconds(self, cores: int) -> float | None:
+        """Return roughly how long a trial takes with its whole budget on `cores` CPU cores (modelled); None: nothing
+        tells."""
 
     @abstractmethod
     def log_size(self) -> LogSize:

@@ -178,6 +178,14 @@ def test_equal_times_that_were_read_late_are_not_the_same() -> None:
                    trials(BASELINE, [10.0] * 10)).verdict == "inconclusive"
 
 
+@pytest.mark.parametrize(("startup", "warned"), [(0.5, False), (4.0, True), (None, False)])
+def test_start_up_on_the_clock_of_more_than_a_tenth_is_beside_the_verdict(startup: float | None, warned: bool) -> None:
+    sides = [[result(cell, k, 10.0 + k / 10, startup_seconds=startup) for k in range(6)]
+             for cell in (CANDIDATE, BASELINE)]
+    assert any("4 s, 39 % of it" in text for text in against(*sides).cautions) is warned
+    assert not any("start-up" in text for text in against(*sides, "tta_train").cautions)
+
+
 # ---- bad input: its own sentence each, and no number
 
 
