@@ -92,7 +92,7 @@ def training_points(events: Iterable[Recorded], batch: int, quality: Quality = P
         elif isinstance(event, Evaluation):
             values = {
                 f"curve/eval_{event.metric or 'value'}": event.value, "curve/train_loss": event.train_loss,
-                "progress/samples": event.samples_count, "progress/epoch": event.epoch_num,
+                "progress/samples": event.samples_count if event.counted else None, "progress/epoch": event.epoch_num,
                 **quality.columns("curve/eval_", event.value),
             }
             yield from _points(values, round(event.samples_count / batch), round(at_ms))

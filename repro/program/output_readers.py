@@ -53,7 +53,9 @@ class PatternReader(Reader):
         """
         self._patterns = patterns.compiled()
         self._order = Order()
-        self._context: dict[str, str] = {}
+        context = self._patterns.get("context")
+        self._context = dict.fromkeys(context.names, "0") if context is not None else {}
+        """What lines before the first of its kind hold: nothing is trained yet."""
         self._ended = False
 
     def take(self, line: Line) -> Observation | None:

@@ -97,11 +97,13 @@ class Statements:
         self.log.write(self._event(
             value=value, samples_count=count, epoch_num=epochs or 0.0, step=seen.step, own_seconds=seen.own_seconds,
             read=seen.read, epochs_known=epochs is not None,
+            **({} if seen.samples is not None or seen.step is not None else {"counted": False}),
         ), at_ns=seen.arrived_ns)
         self.log.flush()
 
     def _samples(self, seen: Observation) -> int:
-        """Return the samples so far; steps if no batch is declared, evaluations if it states no steps either."""
+        """Return the samples so far; steps if no batch is declared; if it states neither, only the order of its
+        evaluations."""
         batch = self.choices.global_batch
         if seen.samples is not None:
             return seen.samples

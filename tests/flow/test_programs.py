@@ -251,6 +251,13 @@ def test_a_start_that_comes_with_an_evaluation_leaves_the_time_since_the_process
     assert result.tta_wall_bounds[0] == 0 and result.tta_wall_bounds[1] >= 0.6
 
 
+def test_a_program_that_states_no_position_has_no_samples(tmp_path: Path) -> None:
+    result = run_one(tmp_path, "import time\nfor s in range(1, 6):\n    time.sleep(0.03)\n    print('loss', 5 - s)\n",
+                     reader=r"pattern: 'loss (?P<value>\S+)'")
+    assert result.status == "ok" and result.tta_wall is not None and len(result.curve) == 5
+    assert (result.samples_to_target, result.epochs_to_target, result.samples) == (None, None, None)
+
+
 BAR = """\
 import sys, time
 time.sleep(0.5)

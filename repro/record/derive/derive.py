@@ -100,8 +100,11 @@ def derive_program(
         clocks["tta_wall_bounds"] = _wall_bounds(log, crossing[1], clocks["tta_wall"])
         if not _own_clock_counts(log, crossing[1]):
             clocks["tta_train"] = None
-    if "epochs_to_target" in clocks and not any(event.epochs_known for event in log.all(schema.Evaluation)):
+    evaluations = log.all(schema.Evaluation)
+    if "epochs_to_target" in clocks and not any(event.epochs_known for event in evaluations):
         clocks["epochs_to_target"] = None
+    if "samples_to_target" in clocks and not all(event.counted for event in evaluations):
+        clocks["samples_to_target"] = None
     return Result(**base, **_measured(choices, log, points), **clocks, status=status, reasons=reasons, curve=points,
                   warnings=warnings)
 
@@ -139,7 +142,8 @@ def _measured(choices: ProgramConfig, log: TrialLog, points: Sequence[Point]) ->
     if log.run_stop is None or log.run_start is None:
         return found
     wall = (log.run_stop - log.run_start) / 1e9
-    samples = points[-1].samples if points else None
+    counted = all(event.counted for event in log.all(schema.Evaluation))
+    samples = points[-1].samples if points and counted else None
     found |= {"run_seconds": wall, "samples": samples}
     if samples and wall > 0 and choices.batch is not None:
         found["samples_per_second"] = samples / wall

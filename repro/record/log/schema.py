@@ -288,6 +288,8 @@ class Evaluation(ValueEvent):
     """A program's own clock."""
     read: int | None = None
     """Number of the read in which a program's statement arrived."""
+    counted: bool = True
+    """False: a program states no position, and `samples_count` is the number of its evaluations."""
     epochs_known: bool = False
     """`epoch_num` follows from what a program states."""
 

@@ -40,6 +40,7 @@ class Pattern:
         """
         self._search = expression.search
         self._groups = tuple(expression.groupindex.items())
+        self.names = tuple(expression.groupindex)
 
     def find(self, line: bytes) -> dict[str, str] | None:
         """Return the named groups that took part in the first match in a line of UTF-8; None if nothing matches."""

@@ -58,7 +58,7 @@ def test_nanogpt() -> None:
 def test_llm_c_takes_the_step_from_the_line_before() -> None:
     found = read("llm.c", "val_loss", "llm_c.txt")
     assert [(one.seen, one.step, one.value) for one in found] == [
-        ("evaluation", None, 11.033154), ("step", 1, None), ("step", 2, None), ("step", 3, None),
+        ("evaluation", 0, 11.033154), ("step", 1, None), ("step", 2, None), ("step", 3, None),
         ("evaluation", 3, 10.609911)]
 
 
@@ -356,7 +356,15 @@ def test_a_train_time_without_a_known_unit_is_a_problem(text: str) -> None:
 def test_context_holds_until_the_next_and_states_nothing_itself() -> None:
     found = seen(reader(r"^loss (?P<value>\S+)", context=r"^epoch (?P<epoch>\d+)"),
                  printed("loss 9", "epoch 1", "loss 8", "epoch 2", "loss 7"))
-    assert [(one.seen, one.epochs) for one in found] == [("evaluation", None), ("evaluation", 1.0), ("evaluation", 2.0)]
+    assert [(one.seen, one.epochs) for one in found] == [("evaluation", 0.0), ("evaluation", 1.0), ("evaluation", 2.0)]
+
+
+def test_llm_c_on_a_processor_counts_its_steps_in_another_form() -> None:
+    found = seen(PatternReader(ready("llm.c", "val_loss").patterns("val_loss")), printed(
+        "val loss 5.32", "step 0: train loss 5.35 (took 912.1 ms)", "step 9: train loss 4.9 (took 900.2 ms)",
+        "val loss 4.89"))
+    assert [(one.seen, one.step, one.value) for one in found] == [
+        ("evaluation", 0, 5.32), ("step", 0, None), ("step", 9, None), ("evaluation", 9, 4.89)]
 
 
 def test_nothing_counts_after_the_end_of_the_training() -> None:
