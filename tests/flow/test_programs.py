@@ -26,7 +26,7 @@ from repro.record.result.results import Result
 from repro.runner.launching import entry_of
 from repro.seams.launching import LaunchRequest
 from repro.suite.model import Trial
-from tests.commands import command, environment
+from tests.commands import command, environment, start
 from tests.plans import plan_file
 from tests.waiting import LONG_SECONDS, until
 
@@ -168,6 +168,37 @@ def test_how_long_a_program_takes_is_unknown_until_a_pilot_tells(finished: Path)
     known = command(finished, "plan", "suite.yaml", "--pilot", "run")
     assert "(as long as the trials of the pilot)" in known.out and "unknown" not in known.out
     assert json.loads(command(finished, "plan", "suite.yaml", "--json").out)["cost"]["full_budget_seconds"] is None
+
+
+def test_ones_own_unchanged_run_resumes_without_a_hash_and_any_other_asks(tmp_path: Path) -> None:
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    suite(tmp_path, HONEST, seeds=2)
+    words = ("run", "--resume", "run", "--no-mlflow")
+    assert command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run", **state).code == 0
+    shutil.rmtree(next((tmp_path / "run" / "trials").glob("*s1*")))
+    asked = command(tmp_path, *words)
+    assert asked.code == 2 and "--allow-code" in asked.error, "without the note it may be anybody's run"
+    done = command(tmp_path, *words, **state)
+    assert done.code == 0 and {item.status for item in read_record(tmp_path / "run").results} == {"ok"}, done.error
+    shutil.copytree(tmp_path / "run", tmp_path / "moved")
+    assert "--allow-code" in command(tmp_path, "run", "--resume", "moved", "--no-mlflow", **state).error
+    note = tmp_path / "state" / "repro" / "begun.jsonl"
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"permits": "0" * 64}) + "\n")
+    assert "--allow-code" in command(tmp_path, *words, **state).error, "another command began there"
+
+
+@pytest.mark.parametrize("state", ["state", ""])
+def test_the_command_that_an_interrupt_prints_resumes(tmp_path: Path, state: str) -> None:
+    where = {"XDG_STATE_HOME": str(tmp_path / state) if state else os.devnull}
+    suite(tmp_path, HONEST.replace("0.03", "0.3"), seeds=3)
+    process = start(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run", **where)
+    until(lambda: (tmp_path / "run" / "ledger.jsonl").exists(), process)
+    process.send_signal(signal.SIGINT)
+    error = process.communicate(timeout=LONG_SECONDS)[1]
+    printed = error.split("resume with: ")[1].splitlines()[0].split()
+    assert ("--allow-code" in printed) == (not state)
+    done = command(tmp_path, *printed[printed.index("run"):], "--no-mlflow", **where)
+    assert done.code == 0, done.error
 
 
 def test_source_changed_in_a_record_is_found(finished: Path, tmp_path: Path) -> None:
