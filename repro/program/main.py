@@ -19,6 +19,7 @@ from repro.core import door
 from repro.core.errors import OutOfMemory, TrialError, visible
 from repro.core.events import EventLog
 from repro.core.machine import says_out_of_memory
+from repro.program.failures import Failures
 from repro.program.file_readers import CsvReader, TensorboardReader
 from repro.program.observation import Line, LineSplitter, Observation, OutputProblem, Reader
 from repro.program.output_readers import AirbenchReader, MllogReader, PatternReader, StartFinder
@@ -108,6 +109,7 @@ class _Run:
         self.splitter = LineSplitter(reader.longest_line)
         self.starts = StartFinder(self.choices.evaluation) if self.choices.evaluation.begins else None
         self.last: deque[str] = deque(maxlen=TAIL)
+        self.failures = Failures()
         self.problem = ""
         """Statements of the program that cannot be true."""
         self.traceback = False
@@ -196,6 +198,8 @@ class _Run:
         """Return what lines of the output state; the last ones are kept for messages."""
         self.last.extend(line.text for line in lines if line.text.strip())
         self.traceback = self.traceback or any(line.text.startswith(TRACEBACK) for line in lines)
+        for line in lines:
+            self.failures.take(line.text)
         return [] if self.pipe is not None else [
             seen for line in lines for seen in (*self._began(line), *self._stated([line]))]
 
@@ -231,7 +235,7 @@ class _Run:
 
     def _finish(self, statements: Statements, code: int | None, ended_by_us: bool, kills: int | None) -> None:
         if not ended_by_us and not self.problem:
-            _check_exit(code, kills, self.last)
+            _check_exit(code, kills, [*self.last, self.failures.cause], self.failures.cause)
         statements.end(self.starts is None or self.starts.is_needed)
         if self.problem:
             statements.finding("output", self.problem, void=True)
@@ -250,15 +254,16 @@ class _Run:
                                                        "ended": "at its target" if ended_by_us else "by itself"}))
 
 
-def _check_exit(code: int | None, kills: int | None, last: Iterable[str]) -> None:
+def _check_exit(code: int | None, kills: int | None, last: Iterable[str], cause: str) -> None:
     """Raise if the program did not end well.
 
     Args:
-        last: the last lines of its output.
+        last: lines of its output, the last ones and the cause.
+        cause: the line of its exception; "" if it printed none.
 
     Raises:
         OutOfMemory: the kernel killed it for lack of memory, or it says at its end that it got none.
-        TrialError: a signal ended it.
+        TrialError: a signal ended it, or an exception.
         SystemExit: it ended with this exit code.
     """
     if code is None or code == 0:
@@ -266,6 +271,8 @@ def _check_exit(code: int | None, kills: int | None, last: Iterable[str]) -> Non
     if code > 0:
         if said := next(filter(says_out_of_memory, last), ""):
             raise OutOfMemory(f"out of memory: {visible(said)[:200]}")
+        if cause:
+            raise TrialError(f"exit code {code}: {cause}")
         raise SystemExit(code)
     now = oom_kills()
     if code == -signal.SIGKILL and now is not None and kills is not None and now > kills:

@@ -282,6 +282,19 @@ def test_a_start_that_comes_with_an_evaluation_leaves_the_time_since_the_process
     assert result.tta_wall_bounds[0] == 0 and result.tta_wall_bounds[1] >= 0.6
 
 
+def test_a_crash_below_torchrun_has_its_own_line_and_ends_a_doomed_run(tmp_path: Path) -> None:
+    suite(tmp_path, "import sys\nprint('hello')\nraise RuntimeError(f'weights of {sys.argv[2]}'[:10])\n", seeds=4,
+          arguments=', "{lr}"', more="  parameters: {lr: 0.1}\nmatrix: {parameters.lr: [0.1, 0.2]}")
+    text = (tmp_path / "suite.yaml").read_text()
+    (tmp_path / "suite.yaml").write_text(text.replace(
+        "[python,", "[torchrun, --standalone, --nproc-per-node, '2', "))
+    done = command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    results = read_record(tmp_path / "run").results
+    assert {item.reason for item in results} == {"rank 0: exit code 1: RuntimeError: weights of"}
+    assert done.code == 1 and len(results) == 2
+    assert "stopped after 2 trials: the first of every cell crashed alike" in done.out + done.error
+
+
 def test_a_program_that_states_no_position_has_no_samples(tmp_path: Path) -> None:
     result = run_one(tmp_path, "import time\nfor s in range(1, 6):\n    time.sleep(0.03)\n    print('loss', 5 - s)\n",
                      reader=r"pattern: 'loss (?P<value>\S+)'")
