@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -293,6 +294,18 @@ def test_a_crash_below_torchrun_has_its_own_line_and_ends_a_doomed_run(tmp_path:
     assert {item.reason for item in results} == {"rank 0: exit code 1: RuntimeError: weights of"}
     assert done.code == 1 and len(results) == 2
     assert "stopped after 2 trials: the first of every cell crashed alike" in done.out + done.error
+
+
+def test_a_binary_among_its_files_travels_in_a_bundle(tmp_path: Path) -> None:
+    suite(tmp_path, HONEST, engine=', files: ["**/*.py", model]')
+    binary = bytes(range(256)) * 20
+    (tmp_path / "model").write_bytes(binary)
+    assert command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run").code == 0
+    packed = command(tmp_path, "bundle", "run", "-o", "mine.zip")
+    assert packed.code == 0, packed.error
+    with zipfile.ZipFile(tmp_path / "mine.zip") as bundle:
+        assert [bundle.read(name) for name in bundle.namelist() if name.endswith("/model")] == [binary]
+    assert "sound" in command(tmp_path, "verify", "mine.zip").out
 
 
 def test_a_program_that_states_no_position_has_no_samples(tmp_path: Path) -> None:
