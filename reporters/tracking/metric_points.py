@@ -183,8 +183,8 @@ def cell_points(
 
     The headline is the group `answer`, at most five: the median of the declared metric, the ratio, the final quality,
     how many trials reached the target. Numbers of pairs and contrasts with further baselines, ends of intervals and
-    medians of other metrics follow. The verdict is a tag, which the table of runs has as a column. The median of the first summary is the first point, because MLflow's comparison draws the
-    first logged metric.
+    medians of other metrics follow. The verdict is a tag, which the table of runs has as a column. The median of the
+    first summary is the first point, because MLflow's comparison draws the first logged metric.
 
     Args:
         step: see `trials_to_come`.

@@ -22,7 +22,7 @@ from repro.core.machine import says_out_of_memory
 from repro.program.failures import Failures
 from repro.program.file_readers import CsvReader, TensorboardReader
 from repro.program.observation import Line, LineSplitter, Observation, OutputProblem, Reader
-from repro.program.output_readers import AirbenchReader, MllogReader, PatternReader, StartFinder
+from repro.program.output_readers import AirbenchReader, EndReader, MllogReader, PatternReader, StartFinder
 from repro.program.process import DRAIN_SECONDS, Command, Process, changed_files, logs_of, make_command, working_folder
 from repro.program.statements import Statements
 from repro.program.watch_reader import WatchPipe, WatchReader
@@ -51,6 +51,7 @@ READERS: Mapping[str, Callable[[Evaluation, Path], Reader]] = {
     "airbench": lambda stated, logs: AirbenchReader(stated.metric),
     "csv": lambda stated, logs: CsvReader(logs, stated.metric),
     "tensorboard": lambda stated, logs: TensorboardReader(logs, stated.tag, stated.axis),
+    "none": lambda stated, logs: EndReader(stated.stop),
     "pattern": lambda stated, logs: PatternReader(stated.patterns()),
 }
 """Name of each form in which programs state their progress -> its reader; the path is that of a file which the program
@@ -140,7 +141,8 @@ class _Run:
         log.write(schema.TrialStated(value=self.trial.model_dump(mode="json", by_alias=True)))
         log.write(schema.Settings(value=settings(self.command.environment)))
         stop = choices.stop
-        log.write(schema.Target(value=stop.target, metric=stop.metric, direction=stop.direction))
+        if stop.target is not None:
+            log.write(schema.Target(value=stop.target, metric=stop.metric, direction=stop.direction))
         log.flush()
 
     def _read(self, process: Process, statements: Statements, printed: IO[bytes]) -> bool:
@@ -162,7 +164,7 @@ class _Run:
                 if process.exit_code is not None and deadline is None:  # something that it started keeps its output
                     deadline = time.monotonic() + DRAIN_SECONDS
         while process.exit_code is None:  # it closed its output and goes on
-            time.sleep(WAKE_SECONDS)
+            process.wait(WAKE_SECONDS)
             self._take(statements, self._elsewhere)
         self._take(statements, lambda: self._lines(self.splitter.end(time.monotonic_ns())))
         self._next_look = 0.0
@@ -239,7 +241,7 @@ class _Run:
         statements.end(self.starts is None or self.starts.is_needed)
         if self.problem:
             statements.finding("output", self.problem, void=True)
-        elif not any(seen.seen == "evaluation" for seen in statements.seen):
+        elif self.choices.stop.has_target and not any(seen.seen == "evaluation" for seen in statements.seen):
             shown = " | ".join(visible(text)[:200] for text in self.last)
             ends = f"its output ends: {shown}" if shown else "it printed nothing"
             statements.finding("no evaluation", f"no evaluation seen; {self.reader.hint() or ends}", void=True)

@@ -112,6 +112,22 @@ def own_seconds(groups: Mapping[str, str], line: str) -> float | None:
     return read_seconds(groups["train_time"], line) if "train_time" in groups else None
 
 
+class EndReader(Reader):
+    """Reads nothing but the line with which training ends, if there is one: only the time counts."""
+
+    def __init__(self, stop: str) -> None:
+        """Args:
+            stop: its regular expression; "": the end of the process.
+        """
+        self._stop = compile_pattern("stop", stop) if stop else None
+
+    def take(self, line: Line) -> Observation | None:
+        if self._stop is None or self._stop.find(line.text.encode()) is None:
+            return None
+        self._stop = None
+        return Observation("stop", line.arrived_ns, line.read)
+
+
 class AirbenchReader(Reader):
     """Reads one run of the table that cifar10-airbench prints.
 

@@ -146,6 +146,8 @@ class Statements:
     def _judged(self, last: float | None) -> tuple[TrialOutcome, str]:
         """Return the outcome and its reason, by the value of the last evaluation; None: it has none."""
         stop = self.choices.stop
+        if not stop.has_target:
+            return "success", ""
         finite = last is not None and math.isfinite(last)
         if stop.judges == "mean":
             shown = f"{stop.metric} is not finite at its end"

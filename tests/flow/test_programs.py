@@ -308,6 +308,33 @@ def test_a_binary_among_its_files_travels_in_a_bundle(tmp_path: Path) -> None:
     assert "sound" in command(tmp_path, "verify", "mine.zip").out
 
 
+NAPS = """\
+suite: naps
+seeds: 6
+trial:
+  engine: {kind: program, run: [sh, -c, "sleep $NAP"], files: [], environment: {NAP: "{t}", OMP_NUM_THREADS: "{t}"}}
+  parameters: {t: 0.1}
+  stop: {design: end}
+matrix: {parameters.t: [0.1, 0.3]}
+primary: {candidate: {parameters.t: 0.3}, baseline: {parameters.t: 0.1}}
+"""
+
+
+def test_of_a_program_without_evaluation_only_times_are_compared(tmp_path: Path) -> None:
+    (tmp_path / "naps.yaml").write_text(NAPS)
+    done = command(tmp_path, "run", "naps.yaml", "--no-mlflow", "--out", "run")
+    assert done.code == 0, done.error
+    (found,) = json.loads(command(tmp_path, "compare", "run", "--json").out)["comparisons"]
+    assert (found["metric"], found["verdict"], found["n"]) == ("run_time", "slower", 6)
+    assert found["differs"] == [], "the factor itself is no further difference"
+    assert not any("seed" in text for text in found["cautions"])
+    assert any("only times are compared" in text for text in found["cautions"])
+    assert {item.status for item in read_record(tmp_path / "run").results} == {"ok"}
+    assert "sound" in command(tmp_path, "verify", "run").out
+    page = (tmp_path / "run" / "report" / "report.html").read_text()
+    assert "Libraries of the harness, not of the programs" in page
+
+
 def test_a_program_that_states_no_position_has_no_samples(tmp_path: Path) -> None:
     result = run_one(tmp_path, "import time\nfor s in range(1, 6):\n    time.sleep(0.03)\n    print('loss', 5 - s)\n",
                      reader=r"pattern: 'loss (?P<value>\S+)'")

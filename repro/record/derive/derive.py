@@ -94,7 +94,7 @@ def derive_program(
     points = read_curve(log)
     crossing = find_stop(points, choices.stop)
     clocks = read_clocks(log, points, choices.stop, crossing) if status == "ok" and crossing is not None else {}
-    if status == "ok" and crossing is None:
+    if status == "ok" and crossing is None and choices.stop.has_target:
         status, reasons = "invalid", (NoSuccess(contest=choices.stop.judges == "mean"),)
     if clocks and crossing is not None:
         clocks["tta_wall_bounds"] = _wall_bounds(log, crossing[1], clocks["tta_wall"])

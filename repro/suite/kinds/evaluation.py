@@ -213,9 +213,9 @@ class Evaluation(SuitePart):
 
     metric: str = Field(pattern=r"^[A-Za-z_][\w./ -]{0,99}$", description="name of the quality")
     direction: Literal["higher", "lower"] = Field(description="which values are better")
-    reader: Literal["pattern", "mllog", "watch", "tensorboard"] = Field(
+    reader: Literal["pattern", "mllog", "watch", "tensorboard", "none"] = Field(
         "pattern", description="pattern: lines of its output; mllog: MLPerf's log lines; watch: `repro.watch` in its "
-                               "code; tensorboard: event files")
+                               "code; tensorboard: event files; none: nothing is evaluated (stop.design: end)")
     pattern: str = Field("", max_length=1000, description="regular expression (RE2) with a group `value`, or the name "
                                                           "of a ready one")
     progress: str = Field("", max_length=1000, description="regular expression of lines with steps but no quality")
@@ -237,7 +237,8 @@ class Evaluation(SuitePart):
     def _of_its_reader(self) -> Evaluation:
         if self.reader == "pattern" and not self.pattern:
             raise FieldProblem("is missing: it finds the quality in the output; or name another reader", ("pattern",))
-        foreign = {"pattern": (), "tensorboard": tuple(name for name in PATTERNS if name != "start")}
+        foreign = {"pattern": (), "tensorboard": tuple(name for name in PATTERNS if name != "start"),
+                   "none": tuple(name for name in PATTERNS if name not in ("start", "stop"))}
         if name := next((name for name in foreign.get(self.reader, PATTERNS) if getattr(self, name)), None):
             raise FieldProblem(f"reader {self.reader} has none; remove it", (name,))
         self._ready_or_own()

@@ -141,6 +141,10 @@ class TrialConfig(SuitePart):
         """Settings that follow from the fields, by name."""
         return {}
 
+    def stated(self) -> dict[str, Any]:
+        """Return the fields as JSON data, as suites name their levels: also one that is left out for its default."""
+        return self.model_dump(mode="json", by_alias=True)
+
     @property
     def repeatability(self) -> str:
         """The declared level of determinism."""

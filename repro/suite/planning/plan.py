@@ -253,7 +253,7 @@ def _keep_contrasts(
     suite: Suite, cells: list[Cell], problem: Problem, overridden: bool
 ) -> tuple[Suite, list[str]]:
     """Return the suite with the contrasts that its cells can answer, and a note for each that overrides removed."""
-    data = [cell.choices.model_dump(mode="json", by_alias=True) for cell in cells]
+    data = [cell.choices.stated() for cell in cells]
     wanted: list[tuple[dict[str, Any], FieldPath]] = [(suite.baseline, ("baseline",))] if suite.baseline else []
     if suite.primary:
         wanted.append((suite.primary.candidate, ("primary", "candidate")))

@@ -87,7 +87,7 @@ def test_the_declared_metric_is_the_first_of_the_answer(record: Record, declared
 def test_the_answer_of_a_cell_sorts_by_use(record: Record) -> None:
     found = points_of_a_cell(record, 3)
     answer = [point.key.partition("/")[2] for point in found if point.key.startswith("answer/")]
-    assert answer == ["median_tta_wall", "ratio", "quality", "reached"], "at most five: MLflow's compare view draws each"
+    assert answer == ["median_tta_wall", "ratio", "quality", "reached"], "at most five, each of which MLflow draws"
     assert min(answer) == "median_tta_wall"
     assert min(point.key for point in found) == "answer/median_tta_wall"
     assert "ratio" not in [point.key.partition("/")[2] for point in points_of_a_cell(record, 0)]  # the baseline
