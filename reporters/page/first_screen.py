@@ -12,6 +12,7 @@ from repro.compare.figures import Claim
 from repro.compare.findings import findings
 from repro.record.folder.ledger import Look
 from repro.record.folder.store import Record
+from repro.suite.kinds.program import ProgramConfig
 from repro.tables.text import Number, duration, plural
 
 from .axis import Axis, RatioMark, around_one, ratio_mark
@@ -156,7 +157,9 @@ def _machine(record: Record) -> str:
     environment = record.environment
     where = ", ".join(dict.fromkeys(environment.devices)) or f"{plural(environment.cores, 'core')} of {environment.cpu}"
     nodes = f"{1 + len(record.nodes.nodes)} nodes, the first with " if record.nodes.nodes else ""
-    versions = [f"{name} {version}" for name in SHOWN if (version := environment.libraries.get(name))]
+    programs = all(isinstance(cell.choices, ProgramConfig) for cell in record.plan.cells)  # with their own libraries
+    versions = [f"{name} {version}" for name in (() if programs else SHOWN)
+                if (version := environment.libraries.get(name))]
     return ", ".join([nodes + where, *versions])
 
 

@@ -92,7 +92,7 @@ def training_points(events: Iterable[Recorded], batch: int, quality: Quality = P
         elif isinstance(event, Evaluation):
             values = {
                 f"curve/eval_{event.metric or 'value'}": event.value, "curve/train_loss": event.train_loss,
-                "progress/samples": event.samples_count, "progress/epoch": event.epoch_num,
+                "progress/samples": event.samples_count if event.counted else None, "progress/epoch": event.epoch_num,
                 **quality.columns("curve/eval_", event.value),
             }
             yield from _points(values, round(event.samples_count / batch), round(at_ms))
@@ -181,10 +181,10 @@ def cell_points(
 ) -> list[MetricPoint]:
     """Return the figures of a cell; one that is unknown is `UNKNOWN`.
 
-    The headline is the group `answer`: the median of the declared metric, the ratio with its interval and pairs, the
-    final quality, how many trials reached the target. Contrasts with further baselines, ends of intervals and medians
-    of other metrics follow. The median of the first summary is the first point, because MLflow's comparison draws the
-    first logged metric.
+    The headline is the group `answer`, at most five: the median of the declared metric, the ratio, the final quality,
+    how many trials reached the target. Numbers of pairs and contrasts with further baselines, ends of intervals and
+    medians of other metrics follow. The verdict is a tag, which the table of runs has as a column. The median of the
+    first summary is the first point, because MLflow's comparison draws the first logged metric.
 
     Args:
         step: see `trials_to_come`.
@@ -193,11 +193,12 @@ def cell_points(
     values: dict[str, Any] = {f"{ANSWER}/median_{column_of(first.metric)}": first.median}
     for index, found in enumerate(comparisons):
         group, against = ("contrast", f"_vs_{found.baseline}") if index else (ANSWER, "")
-        values |= {f"{group}/ratio{against}": found.ratio, **_bounds(f"{group}/ratio", found.interval, against),
-                   f"{group}/pairs{against}": found.n}
+        ends = "contrast" if index else "interval"
+        values |= {f"{group}/ratio{against}": found.ratio, **_bounds(f"{ends}/ratio", found.interval, against),
+                   f"contrast/pairs{against}": found.n}
     values |= {f"{ANSWER}/quality": first.median_final} if first.has_target else {}
     ended = "ended_well" if first.contest or not first.has_target else "reached"
-    values |= {f"{ANSWER}/{ended}": first.ok, f"{ANSWER}/trials": first.n}
+    values |= {f"{ANSWER}/{ended}": first.ok, "interval/trials": first.n}
     values |= _bounds(f"interval/{column_of(first.metric)}", first.interval)
     values["interval/success_probability"] = first.ok / first.n if first.n else None
     values |= _bounds("interval/success_probability", first.success)

@@ -198,10 +198,10 @@ def experiment_tags(record: Record, note: str, present: Mapping[str, str]) -> di
 
 def _state(record: Record) -> dict[str, object]:
     declared = column_of(record.plan.suite.metric)
-    metrics = [f"median_{declared}", declared, "ratio", "ratio_low", "ratio_high", "pairs", "quality",
+    metrics = [f"median_{declared}", declared, "ratio", "quality",
                "reached" if record.plan.design.judges == "trial" else "ended_well"]
     factors = list(record.plan.cells[0].factors)[:FACTORS]
-    columns = ["attributes.`Description`", *(f"metrics.`{ANSWER}/{name}`" for name in metrics),
+    columns = ["attributes.`Description`", "tags.`repro.verdict`", *(f"metrics.`{ANSWER}/{name}`" for name in metrics),
                *(f"params.`{name}`" for name in factors)]
     label = "attributes.`Run Name`"
     widths = {f"metrics.`{ANSWER}/{name}`": LETTER_WIDTH * len(f"{ANSWER}/{name}") + MARGIN_WIDTH for name in metrics}

@@ -95,13 +95,14 @@ def record_files(root: Path, clean: Scrubber) -> tuple[dict[str, bytes], tuple[s
     for item in members:
         if left := clean.left(item.name):
             raise OutputError(f"{item.path}: its name holds {left}")
-        before = read_bounded(item.path, record_index.MAX_FILE_BYTES).decode("utf-8", errors="replace")
-        # Its hash is part of the cells' names: paths that its author wrote stay.
+        content = read_bounded(item.path, record_index.MAX_FILE_BYTES)
+        # Its hash is part of the cells' names: paths that its author wrote stay, and so do bytes that are no text.
         if item.name.removeprefix(f"{TUNING}/").startswith("code/"):
-            if any(value in before for value in clean.hidden):
+            if any(value.encode() in content for value in clean.hidden):
                 raise OutputError(f"{item.path}: holds a credential; source is stored as it is, so nothing was bundled")
-            found[item.name] = before.encode()
+            found[item.name] = content
             continue
+        before = content.decode("utf-8", errors="replace")
         after = clean.text(before)
         if after != before:
             changed.append(item.name)

@@ -17,6 +17,7 @@ from repro.core.errors import SuiteError, UsageError
 from repro.core.yaml_file import YamlFile
 from repro.record.result.results import Result
 from repro.suite.choice import Choice
+from repro.suite.kinds.trial_config import TrialConfig
 from repro.suite.model import Contrast, Suite
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.matrix import levels_of_cells
@@ -55,6 +56,8 @@ def by_cell(results: Iterable[Result]) -> Mapping[str, list[Result]]:
 def factors_of(cell: ComparedCell) -> Mapping[str, Any]:
     """Return the choices of a cell as plain JSON data."""
     choices = cell.choices
+    if isinstance(choices, TrialConfig):
+        return choices.stated()
     found: Mapping[str, Any] = choices if isinstance(choices, Mapping) else choices.model_dump(
         mode="json", by_alias=True)
     return found

@@ -18,7 +18,7 @@ from repro.suite.metrics import METRICS
 from repro.suite.model import Unit
 
 AdviceKind = Literal["missing_pairs", "lost_trials", "not_run_again", "more_pairs", "declare_pairs", "equal_grids",
-                     "next_look", "tested", "tested_in_a_contest", "looks_used_up", "own_seeds"]
+                     "timely", "next_look", "tested", "tested_in_a_contest", "looks_used_up", "own_seeds"]
 
 
 class Guide(NamedTuple):
@@ -36,6 +36,8 @@ GUIDES: Mapping[AdviceKind, Guide] = {
     "more_pairs": Guide("run at least {n} pairs, with new seeds", "repro run SUITE --seeds {n}"),
     "declare_pairs": Guide("declare at least {n} pairs in a suite before its first run"),
     "equal_grids": Guide("use the same distance between evaluations in both, in a new experiment"),
+    "timely": Guide("let the programs print each evaluation at once, or report it through repro.watch, in a new "
+                    "experiment"),
     "next_look": Guide("the next look is at {n} pairs"),
     "tested": Guide("report it as undecided. Adding pairs until a verdict appears would err in more than 5 % of cases, "
                     "and so would another run"),

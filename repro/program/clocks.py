@@ -1,14 +1,15 @@
 """Compare the clock of a program with ours.
 
-An arrival can be late, because output was held back or this process had to wait, but never early. So a claim of more
-time than passed since the program started is impossible; every other comparison needs a tolerance. Of several
-statements in one read the last is the freshest, and only those are compared.
+An arrival can be late, because output waited in a buffer or this process had to wait, but never early. So a claim of
+more time than passed since the program started is impossible; every other comparison needs a tolerance. Of several
+statements in one read the last is the freshest, and only those are compared. An arrival that may be late is no finding:
+its statement was made between the read before and this one, and its time has these bounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Literal
 
@@ -23,7 +24,7 @@ SLOW, SHORTEST = 0.1, 1.0
 ENDS = 3
 """Last statements of a stretch that must all be behind: one late arrival is no slow clock."""
 
-Kind = Literal["ahead", "slow", "impossible time", "late", "held back", "unexplained"]
+Kind = Literal["ahead", "slow", "impossible time", "unexplained"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,8 @@ class Finding:
 
     kind: Kind
     """ahead: the own clock claims more time than passed. slow: between steps it falls behind ours. impossible time: a
-    statement is dated before the start of the program or after it arrived. late: it arrived too long after its date.
-    held back: evaluations that arrived after they were printed, so that their arrival is no time of theirs.
-    unexplained: too much of the time is in no training that the program states."""
+    statement is dated before the start of the program or after it arrived. unexplained: too much of the time is in no
+    training that the program states."""
     where: tuple[int, ...]
     """Indices of the observations."""
     own_seconds: float
@@ -53,6 +53,8 @@ class Agreement:
     """The same over the stretches of steps alone, in which the two must agree; None if there are none to judge."""
     judged_seconds: float
     """Our seconds in these stretches."""
+    earliest: Mapping[int, int] = field(default_factory=dict)
+    """Index of a start or an evaluation whose arrival may be late -> monotonic nanoseconds before which it was not."""
 
 
 def compare(
@@ -66,7 +68,7 @@ def compare(
         least_share: declared least share of the own clock in ours; None: none is declared.
         longest_delay: seconds within which a dated statement must arrive; None: its channel may hold it back.
     """
-    findings = [*_held_back(observations), *_dates(observations, started_ns, longest_delay)]
+    findings = [*_dates(observations, started_ns)]
     fresh = list(_fresh(observations))
     clocked = [index for index in fresh if observations[index].own_seconds is not None]
     findings += _since_start(observations, started_ns)
@@ -89,7 +91,8 @@ def compare(
             findings.append(Finding("unexplained", (clocked[0], clocked[-1]), own, ours, (
                 f"the program's clock counts {own:.4g} s of {ours:.4g} s ({share:.0%}, declared at least "
                 f"{least_share:.0%}); what the rest was, it does not state")))
-    return Agreement(tuple(findings), share, own_steps / our_steps if our_steps else None, our_steps)
+    return Agreement(tuple(findings), share, own_steps / our_steps if our_steps else None, our_steps,
+                     dict(_late(observations, started_ns, longest_delay)))
 
 
 def behind(own: float, ours: float) -> bool:
@@ -154,39 +157,49 @@ def _ahead(observations: Sequence[Observation], clocked: Sequence[int]) -> Itera
             "fast, or the first was held back"))
 
 
-def _dates(observations: Sequence[Observation], started_ns: int, longest_delay: float | None) -> Iterator[Finding]:
-    """Yield the first statement whose date cannot be, and the first that came too late after its date."""
-    late = False
+def _dates(observations: Sequence[Observation], started_ns: int) -> Iterator[Finding]:
+    """Yield the first statement whose date cannot be."""
     for index, seen in enumerate(observations):
         if seen.own_ns is None:
             continue
         after, delay = (seen.own_ns - started_ns) / 1e9, (seen.arrived_ns - seen.own_ns) / 1e9
-        ours = after + delay
         if after < -SLACK or delay < -SLACK:
             when = f"{-after:.3g} s before the program was started" if after < 0 else f"{-delay:.3g} s after it arrived"
-            yield Finding("impossible time", (index,), after, ours, f"a statement is dated {when}")
+            yield Finding("impossible time", (index,), after, after + delay, f"a statement is dated {when}")
             return
-        if longest_delay is not None and delay > longest_delay and not late and seen.seen != "step":
-            late = True
-            yield Finding("late", (index,), after, ours,
-                          f"a statement arrived {delay:.3g} s after its date, which is more than {longest_delay:g} s")
 
 
-def _held_back(observations: Sequence[Observation]) -> Iterator[Finding]:
-    """Yield the evaluations of each read whose arrival is no time of theirs: another evaluation came with them and no
-    clock tells how far apart they were, or the own clock of a later statement in the same read is later by more than an
-    arrival may be late."""
+def _late(
+    observations: Sequence[Observation], started_ns: int, longest_delay: float | None
+) -> Iterator[tuple[int, int]]:
+    """Yield (index, earliest monotonic nanoseconds) of each start and evaluation whose arrival may be late.
+
+    That is: another evaluation came with it and no clock tells how far apart they were; the own clock of a later
+    statement in the same read is later by more than an arrival may be late; it is dated long before; or it was found
+    in a file, which is looked at from time to time. A buffer is emptied as a whole, so whatever one read brings was
+    printed after the read before; if the statement is dated, not before its date either.
+    """
+    before = started_ns
     for _, run in groupby(range(len(observations)), key=lambda index: observations[index].read):
         indices = list(run)
         evaluations = [index for index in indices if observations[index].seen == "evaluation"]
         latest = max((own for index in indices if (own := observations[index].own_seconds) is not None), default=0.0)
         clocked = all(observations[index].own_seconds is not None for index in evaluations)
-        held = [index for index in evaluations if (len(evaluations) > 1 and not clocked)
+        late = [index for index in evaluations if observations[index].since_ns is not None
+                or (len(evaluations) > 1 and not clocked)
                 or latest - (observations[index].own_seconds or latest) > LATENESS]
-        if any(observations[index].seen == "start" for index in indices) and (evaluations or latest > LATENESS):
-            held = indices
-        if held:
-            first = observations[held[0]].own_seconds
-            yield Finding("held back", tuple(held), 0.0 if first is None else latest - first, 0.0, (
-                f"{len(held)} statement{'s' if len(held) > 1 else ''} arrived in one read with what was printed "
-                "later: the program holds its output back, so its arrival is no time; let it print unbuffered"))
+        late += [index for index in indices if index not in late and _is_old(observations[index], longest_delay)]
+        trained = [index for index in evaluations if observations[index].step != 0]
+        if any(observations[index].seen == "start" for index in indices) and (trained or latest > LATENESS):
+            late = [index for index in indices if observations[index].seen in ("start", "evaluation")]
+        for index in late:
+            seen = observations[index]
+            since = seen.since_ns if seen.since_ns is not None and len(indices) == 1 else before
+            yield index, min(seen.arrived_ns, max(since, seen.own_ns or 0))
+        before = observations[indices[-1]].arrived_ns
+
+
+def _is_old(seen: Observation, longest_delay: float | None) -> bool:
+    """Return whether a dated statement arrived later after its date than its channel explains."""
+    return longest_delay is not None and seen.own_ns is not None and seen.seen in ("start", "evaluation") and (
+        seen.arrived_ns - seen.own_ns > longest_delay * 1e9)

@@ -41,6 +41,8 @@ class CsvReader(Reader):
         self._seen = b""
         self._rows = 0
         self._polls = 0
+        self._looks = (0, 0)
+        """Monotonic nanoseconds of the look before this one, and of this one."""
 
     def poll(self, arrived_ns: int) -> list[Observation]:
         """Return what was written since the last call; nothing while there is no file.
@@ -50,6 +52,7 @@ class CsvReader(Reader):
                 `Order.accept`.
         """
         self._polls += 1
+        self._looks = self._looks[1], arrived_ns
         try:
             if self._path.stat().st_size > LARGEST:
                 raise OutputProblem(f"{self._path.name} is larger than {LARGEST >> 20} MiB")
@@ -76,7 +79,7 @@ class CsvReader(Reader):
         return self._order.accept(Observation(
             "evaluation" if value else "step", arrived_ns, self._polls,
             step=read_count(row[STEP], STEP, source) + 1,
-            value=read_quality(value, source) if value else None,
+            value=read_quality(value, source) if value else None, since_ns=self._looks[0],
         ), source)
 
 
@@ -110,6 +113,8 @@ class TensorboardReader(Reader):
         self._loader: Any = None
         self._order = Order()
         self._polls = 0
+        self._looks = (0, 0)
+        """Monotonic nanoseconds of the look before this one, and of this one."""
 
     def poll(self, arrived_ns: int) -> list[Observation]:
         """Return the evaluations written since the last call; nothing while there is no event file.
@@ -118,6 +123,7 @@ class TensorboardReader(Reader):
             OutputProblem: a second event file, a damaged one, a value that is no scalar, or as `Order.accept`.
         """
         self._polls += 1
+        self._looks = self._looks[1], arrived_ns
         files = sorted(path.name for path in self._folder.glob(FILES))
         if not files:
             return []
@@ -148,4 +154,5 @@ class TensorboardReader(Reader):
             samples=step if self._axis == "samples" else None,
             epochs=float(step) if self._axis == "epoch" else None,
             value=float(array), own_ns=round(wall * 1e9) + wall_offset if math.isfinite(wall) else None,
+            since_ns=self._looks[0],
         ), f"{self._tag} at step {step}")

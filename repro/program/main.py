@@ -19,9 +19,10 @@ from repro.core import door
 from repro.core.errors import OutOfMemory, TrialError, visible
 from repro.core.events import EventLog
 from repro.core.machine import says_out_of_memory
+from repro.program.failures import Failures
 from repro.program.file_readers import CsvReader, TensorboardReader
 from repro.program.observation import Line, LineSplitter, Observation, OutputProblem, Reader
-from repro.program.output_readers import AirbenchReader, MllogReader, PatternReader
+from repro.program.output_readers import AirbenchReader, EndReader, MllogReader, PatternReader, StartFinder
 from repro.program.process import DRAIN_SECONDS, Command, Process, changed_files, logs_of, make_command, working_folder
 from repro.program.statements import Statements
 from repro.program.watch_reader import WatchPipe, WatchReader
@@ -50,6 +51,7 @@ READERS: Mapping[str, Callable[[Evaluation, Path], Reader]] = {
     "airbench": lambda stated, logs: AirbenchReader(stated.metric),
     "csv": lambda stated, logs: CsvReader(logs, stated.metric),
     "tensorboard": lambda stated, logs: TensorboardReader(logs, stated.tag, stated.axis),
+    "none": lambda stated, logs: EndReader(stated.stop),
     "pattern": lambda stated, logs: PatternReader(stated.patterns()),
 }
 """Name of each form in which programs state their progress -> its reader; the path is that of a file which the program
@@ -106,7 +108,9 @@ class _Run:
         self.command = command if pipe is None else replace(
             command, environment={**command.environment, **pipe.environment})
         self.splitter = LineSplitter(reader.longest_line)
+        self.starts = StartFinder(self.choices.evaluation) if self.choices.evaluation.begins else None
         self.last: deque[str] = deque(maxlen=TAIL)
+        self.failures = Failures()
         self.problem = ""
         """Statements of the program that cannot be true."""
         self.traceback = False
@@ -122,7 +126,8 @@ class _Run:
         self.log.write(schema.InitStart())
         with door.open_plain(self.place / "rank0.log", "ab") as printed, \
                 Process(self.command, self.choices.engine.terminal) as process:
-            statements = Statements(self.choices, self.log, process.started_ns, self.reader.states_start)
+            statements = Statements(self.choices, self.log, process.started_ns,
+                                    self.reader.states_start or self.starts is not None)
             ended_by_us = self._read(process, statements, printed)
             code = process.exit_code
         self._finish(statements, code, ended_by_us, kills)
@@ -136,7 +141,8 @@ class _Run:
         log.write(schema.TrialStated(value=self.trial.model_dump(mode="json", by_alias=True)))
         log.write(schema.Settings(value=settings(self.command.environment)))
         stop = choices.stop
-        log.write(schema.Target(value=stop.target, metric=stop.metric, direction=stop.direction))
+        if stop.target is not None:
+            log.write(schema.Target(value=stop.target, metric=stop.metric, direction=stop.direction))
         log.flush()
 
     def _read(self, process: Process, statements: Statements, printed: IO[bytes]) -> bool:
@@ -158,7 +164,7 @@ class _Run:
                 if process.exit_code is not None and deadline is None:  # something that it started keeps its output
                     deadline = time.monotonic() + DRAIN_SECONDS
         while process.exit_code is None:  # it closed its output and goes on
-            time.sleep(WAKE_SECONDS)
+            process.wait(WAKE_SECONDS)
             self._take(statements, self._elsewhere)
         self._take(statements, lambda: self._lines(self.splitter.end(time.monotonic_ns())))
         self._next_look = 0.0
@@ -176,6 +182,8 @@ class _Run:
         if chunk:
             self._print(printed, chunk)
             self._take(statements, lambda: self._lines(self.splitter.feed(chunk, arrived)))
+            if self.starts is not None and not self.starts.found:
+                self._take(statements, lambda: self._began(self.splitter.unended(arrived)))
             statements.still_runs(arrived)
         return True
 
@@ -192,10 +200,16 @@ class _Run:
         """Return what lines of the output state; the last ones are kept for messages."""
         self.last.extend(line.text for line in lines if line.text.strip())
         self.traceback = self.traceback or any(line.text.startswith(TRACEBACK) for line in lines)
-        return [] if self.pipe is not None else self._stated(lines)
+        for line in lines:
+            self.failures.take(line.text)
+        return [] if self.pipe is not None else [
+            seen for line in lines for seen in (*self._began(line), *self._stated([line]))]
 
     def _stated(self, lines: list[Line]) -> list[Observation]:
         return [seen for line in lines if (seen := self.reader.take(line)) is not None]
+
+    def _began(self, line: Line) -> list[Observation]:
+        return self.starts.take(line) if self.starts is not None else []
 
     def _elsewhere(self) -> list[Observation]:
         """Return what came by pipe or file."""
@@ -223,11 +237,11 @@ class _Run:
 
     def _finish(self, statements: Statements, code: int | None, ended_by_us: bool, kills: int | None) -> None:
         if not ended_by_us and not self.problem:
-            _check_exit(code, kills, self.last)
-        statements.end()
+            _check_exit(code, kills, [*self.last, self.failures.cause], self.failures.cause)
+        statements.end(self.starts is None or self.starts.is_needed)
         if self.problem:
             statements.finding("output", self.problem, void=True)
-        elif not any(seen.seen == "evaluation" for seen in statements.seen):
+        elif self.choices.stop.has_target and not any(seen.seen == "evaluation" for seen in statements.seen):
             shown = " | ".join(visible(text)[:200] for text in self.last)
             ends = f"its output ends: {shown}" if shown else "it printed nothing"
             statements.finding("no evaluation", f"no evaluation seen; {self.reader.hint() or ends}", void=True)
@@ -242,15 +256,16 @@ class _Run:
                                                        "ended": "at its target" if ended_by_us else "by itself"}))
 
 
-def _check_exit(code: int | None, kills: int | None, last: Iterable[str]) -> None:
+def _check_exit(code: int | None, kills: int | None, last: Iterable[str], cause: str) -> None:
     """Raise if the program did not end well.
 
     Args:
-        last: the last lines of its output.
+        last: lines of its output, the last ones and the cause.
+        cause: the line of its exception; "" if it printed none.
 
     Raises:
         OutOfMemory: the kernel killed it for lack of memory, or it says at its end that it got none.
-        TrialError: a signal ended it.
+        TrialError: a signal ended it, or an exception.
         SystemExit: it ended with this exit code.
     """
     if code is None or code == 0:
@@ -258,6 +273,8 @@ def _check_exit(code: int | None, kills: int | None, last: Iterable[str]) -> Non
     if code > 0:
         if said := next(filter(says_out_of_memory, last), ""):
             raise OutOfMemory(f"out of memory: {visible(said)[:200]}")
+        if cause:
+            raise TrialError(f"exit code {code}: {cause}")
         raise SystemExit(code)
     now = oom_kills()
     if code == -signal.SIGKILL and now is not None and kills is not None and now > kills:

@@ -50,6 +50,8 @@ class Observation:
     """The program's own clock: seconds of training so far, by its own account. None: it states none."""
     own_ns: int | None = None
     """Monotonic nanoseconds at which the program says this happened; None: it does not say."""
+    since_ns: int | None = None
+    """Of a statement in a file: when the file was looked at before; None: it was read as it came."""
 
 
 class OutputProblem(Exception):
@@ -121,6 +123,10 @@ class LineSplitter:
             self._pending = b""
         self._pending = self._last_state(self._pending + rest)
         return lines
+
+    def unended(self, arrived_ns: int) -> Line:
+        """Return the line that is being written, as far as it has come."""
+        return Line(self._text(self._pending), arrived_ns, self._reads)
 
     def end(self, arrived_ns: int) -> list[Line]:
         """Return the last line if it has no newline. The stream has ended."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from repro.core.events import EVALUATION_KEYS, Event, parse_line
 from repro.program.observation import Line, Observation, Order, OutputProblem, Reader, Seen, quoted
-from repro.suite.kinds.evaluation import OutputPatterns
+from repro.suite.kinds.evaluation import Evaluation, OutputPatterns, compile_pattern
 
 NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|nan|inf|infinity)", re.IGNORECASE)
 COUNT = re.compile(r"[0-9]{1,18}")
@@ -25,6 +25,25 @@ LONGEST_EVENT = 1 << 16
 """Characters of a line that `LineSplitter` should keep for this reader: a cut event is none."""
 
 
+class StartFinder:
+    """Finds the first line with which a program says that its training begins, also one that is not ended yet: the
+    first state of a progress bar."""
+
+    def __init__(self, stated: Evaluation) -> None:
+        self.is_needed = bool(stated.start)
+        """The suite says that there is one; False: it is that of a ready pattern, which may lack it."""
+        self._pattern = compile_pattern("start", stated.begins)
+        self._beside_files = stated.reads_file
+        self.found = False
+
+    def take(self, line: Line) -> list[Observation]:
+        """Return the start if this is the line."""
+        if self.found or self._pattern.find(line.text.encode()) is None:
+            return []
+        self.found = True  # reads of a file have their own numbers
+        return [Observation("start", line.arrived_ns, -line.read if self._beside_files else line.read)]
+
+
 class PatternReader(Reader):
     """Finds observations by `OutputPatterns`. A group that took no part in a match states nothing."""
 
@@ -33,10 +52,11 @@ class PatternReader(Reader):
             FieldProblem: as `OutputPatterns.compiled`.
         """
         self._patterns = patterns.compiled()
-        self.states_start = patterns.start is not None
         self._order = Order()
-        self._context: dict[str, str] = {}
-        self._begun = self._ended = False
+        context = self._patterns.get("context")
+        self._context = dict.fromkeys(context.names, "0") if context is not None else {}
+        """What lines before the first of its kind hold: nothing is trained yet."""
+        self._ended = False
 
     def take(self, line: Line) -> Observation | None:
         """Return what the next line states; None if nothing, and for every line after the end of the training.
@@ -56,9 +76,6 @@ class PatternReader(Reader):
         progress = self._find("progress", raw)
         if progress is not None:
             return self._observation("step", progress, line)
-        if not self._begun and self._find("start", raw) is not None:
-            self._begun = True
-            return self._observation("start", {}, line)
         if self._find("stop", raw) is not None:
             self._ended = True
             return self._observation("stop", {}, line)
@@ -93,6 +110,22 @@ def own_seconds(groups: Mapping[str, str], line: str) -> float | None:
     if "train_s" in groups:
         return read_amount(groups["train_s"], "train time", line)
     return read_seconds(groups["train_time"], line) if "train_time" in groups else None
+
+
+class EndReader(Reader):
+    """Reads nothing but the line with which training ends, if there is one: only the time counts."""
+
+    def __init__(self, stop: str) -> None:
+        """Args:
+            stop: its regular expression; "": the end of the process.
+        """
+        self._stop = compile_pattern("stop", stop) if stop else None
+
+    def take(self, line: Line) -> Observation | None:
+        if self._stop is None or self._stop.find(line.text.encode()) is None:
+            return None
+        self._stop = None
+        return Observation("stop", line.arrived_ns, line.read)
 
 
 class AirbenchReader(Reader):

@@ -170,6 +170,11 @@ class Process:
         """None while it runs; negative: killed by that signal."""
         return self._process.poll()
 
+    def wait(self, seconds: float) -> None:
+        """Wait until it has ended, at most so long."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
     def end(self, grace_seconds: float = GRACE_SECONDS) -> None:
         """End it and everything that it started: SIGTERM, then SIGKILL."""
         if self._process.poll() is None:

@@ -42,9 +42,12 @@ class Statements:
         self.hits = 0
         self.established = False
         self._event = EvalError if choices.evaluation.direction == "lower" else EvalAccuracy
-        self._begun = self._said_start = not states_start
+        self._begun = self._said_start = self._counts_all = not states_start
+        self.early = False
+        """It evaluated before it said that its training begins."""
         self._stopped_ns: int | None = None
         self._due_ns = 0
+        self._first_output_ns: int | None = None
         self._evaluations = 0
         if self._begun:
             self._begin(started_ns)
@@ -54,7 +57,7 @@ class Statements:
         if seen.seen == "start":
             self._said_start = True
             if self._begun:
-                self.finding("early evaluation", "it evaluated before it said that its training begins", void=True)
+                self.early = True
             else:
                 self._begin(seen.arrived_ns)
         elif seen.seen == "stop":
@@ -68,6 +71,7 @@ class Statements:
 
     def still_runs(self, now_ns: int) -> None:
         """Write that output arrived: the launcher and the progress bar see it in the log."""
+        self._first_output_ns = self._first_output_ns or now_ns
         if now_ns >= self._due_ns:
             self._due_ns = now_ns + int(PERIOD_SECONDS * 1e9)
             last = self.seen[-1] if self.seen else None
@@ -93,11 +97,13 @@ class Statements:
         self.log.write(self._event(
             value=value, samples_count=count, epoch_num=epochs or 0.0, step=seen.step, own_seconds=seen.own_seconds,
             read=seen.read, epochs_known=epochs is not None,
+            **({} if seen.samples is not None or seen.step is not None else {"counted": False}),
         ), at_ns=seen.arrived_ns)
         self.log.flush()
 
     def _samples(self, seen: Observation) -> int:
-        """Return the samples so far; steps if no batch is declared, evaluations if it states no steps either."""
+        """Return the samples so far; steps if no batch is declared; if it states neither, only the order of its
+        evaluations."""
         batch = self.choices.global_batch
         if seen.samples is not None:
             return seen.samples
@@ -119,14 +125,29 @@ class Statements:
         """Compare the program's clock with ours and write what does not agree."""
         least = self.choices.evaluation.least_own_share
         agreement = clocks.compare(self.seen, self.started_ns, least, longest_delay)
+        kinds = [seen.seen for seen in self.seen]
+        late = {"start_since_ns" if kinds[index] == "start" else kinds[:index].count("evaluation"): since
+                for index, since in agreement.earliest.items()}
+        start = {"start_since_ns": late.pop("start_since_ns")} if "start_since_ns" in late else {}
         self.log.write(ClocksCompared(own_share=agreement.share, steps_share=agreement.steps_share,
-                                      judged_seconds=agreement.judged_seconds))
+                                      judged_seconds=agreement.judged_seconds, **start, **self._startup(),
+                                      **({"late": tuple(late.items())} if late else {})))
         for item in agreement.findings:
             self.finding(item.kind, item.text, void=True)
+
+    def _startup(self) -> dict[str, float]:
+        """Return the seconds on its clock before any sign of training: its first output, or its first step if that is
+        before its first evaluation; {} if its clock begins with its training."""
+        first = next((seen for seen in self.seen if seen.seen in ("step", "evaluation")), None)
+        signs = [self._first_output_ns, first.arrived_ns if first is not None and first.seen == "step" else None]
+        known = [at for at in signs if at is not None]
+        return {"startup_seconds": (max(known) - self.started_ns) / 1e9} if self._counts_all and known else {}
 
     def _judged(self, last: float | None) -> tuple[TrialOutcome, str]:
         """Return the outcome and its reason, by the value of the last evaluation; None: it has none."""
         stop = self.choices.stop
+        if not stop.has_target:
+            return "success", ""
         finite = last is not None and math.isfinite(last)
         if stop.judges == "mean":
             shown = f"{stop.metric} is not finite at its end"
@@ -137,12 +158,23 @@ class Statements:
         return ("missed" if last is None or finite else "diverged",
                 f"{stop.metric} never reached {stop.target:g}; its last value is {shown}")
 
-    def end(self) -> None:
-        """Write how the run ended."""
+    def end(self, needs_start: bool) -> None:
+        """Write how the run ended.
+
+        Args:
+            needs_start: without a start, or with one after the first evaluation, it is invalid; else its time counts
+                from the start of its process.
+        """
         evaluated = [seen for seen in self.seen if seen.seen == "evaluation"]
-        if not self._said_start:
+        if self.early and needs_start:
+            self.finding("early evaluation", "it evaluated before it said that its training begins", void=True)
+        elif not self._said_start and needs_start:
             self.finding("no start", "it never said that its training begins, so nothing tells from when its time "
                          "counts; declare no start, or let it say so", void=True)
+        elif evaluated and (self.early or not self._said_start):
+            self._counts_all = True
+            self.finding("no start", "it did not print the line by which its ready pattern knows that training begins, "
+                         "so its time counts from the start of its process", void=False)
         if not self._begun:
             self._begin(self.started_ns)
         outcome, reason = self._judged(evaluated[-1].value if evaluated else None)

@@ -1,4 +1,4 @@
-"""The user's record of questions that runs on this machine have answered: one line for each run.
+"""The user's record of runs on this machine: questions that they have answered, and what they were let do.
 
 It is kept outside all runs, in the user's state folder, and it is never required: without it no run fails.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from repro.core.errors import UsageError
+from repro.core.errors import OutputError, UsageError
 from repro.core.files import LATEST_MS
 from repro.core.frozen import Frozen
 from repro.core.machine import user_folder
@@ -40,13 +40,50 @@ class Answered(Frozen):
     at_ms: float = Field(ge=0, le=LATEST_MS)
 
 
+class Begun(Frozen):
+    """A run that the user began here."""
+
+    machine: str
+    run: str
+    """Its folder, absolute."""
+    permits: str = Field(pattern="^[0-9a-f]{64}$")
+    """Hash of its code, commands, files and options that lead out of it."""
+    at_ms: float = Field(ge=0, le=LATEST_MS)
+
+
 def questions_file() -> Path:
     """Return the file: below `$XDG_STATE_HOME`, else `~/.local/state`.
 
     Raises:
         UsageError: the user has no home folder.
     """
-    return user_folder("XDG_STATE_HOME", ".local/state") / "repro" / "questions.jsonl"
+    return _state() / "questions.jsonl"
+
+
+def _state() -> Path:
+    return user_folder("XDG_STATE_HOME", ".local/state") / "repro"
+
+
+def keep_begun(run: Path, permits: str) -> None:
+    """Note that the user began a run in the folder `run`; without a word if it cannot be written."""
+    try:
+        place = _state() / "begun.jsonl"
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        append_line(place, Begun(machine=platform.node(), run=str(run.resolve()), permits=permits,
+                                 at_ms=round(time.time() * 1e3)))
+    except (UsageError, OSError, OutputError) as error:
+        _log.debug("the run is not noted: %s", error)
+
+
+def begun_here(run: Path, permits: str) -> bool:
+    """Return whether the user began the run in this folder on this machine, with the same code and options."""
+    try:
+        lines = read_lines(_state() / "begun.jsonl", Begun)
+    except (UsageError, OSError, OutputError) as error:
+        _log.debug("runs that began here are unknown: %s", error)
+        return False
+    wanted = platform.node(), str(run.resolve()), permits
+    return any((line.machine, line.run, line.permits) == wanted for line in lines)
 
 
 def answered(question: str) -> list[Answered]:

@@ -221,10 +221,15 @@ def fill(folder: RunFolder, plan: Plan, suite_text: str, brought: Path | None = 
         copy_code(brought, folder.code, plan)
     else:
         keep_code(folder.code, plan)
-    base = os.path.relpath(plan.base, folder.root.resolve()) if plan.base else ""
+    base = base_of(folder.root, plan)
     write_text(folder.suite, suite_text)
     write_model(folder.plan, plan.model_copy(update={"base": base}))
     return folder
+
+
+def base_of(root: Path, plan: Plan) -> str:
+    """Return the folder of a plan's suite relative to the folder of its run; "": it runs stored source."""
+    return os.path.relpath(root.resolve() / plan.base, root.resolve()) if plan.base else ""
 
 
 def has_begun(folder: RunFolder) -> bool:

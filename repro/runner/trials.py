@@ -11,6 +11,7 @@ from repro.compare.evidence.stage import Stage
 from repro.record.folder.ledger import Look, append_line
 from repro.record.folder.resume import failed_starts, may_run_again
 from repro.record.folder.store import Record, read_record
+from repro.record.result.remarks import RankFailed
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.runner.attempt import TrialStarter
@@ -19,7 +20,7 @@ from repro.runner.machine_watch import MachineWatch
 from repro.runner.signals import raise_dropped
 from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell
-from repro.suite.planning.plan import washed_out
+from repro.suite.planning.plan import Plan, washed_out
 
 
 @dataclass(slots=True)
@@ -109,6 +110,18 @@ class Looks:
         return True
 
 
+def doomed(plan: Plan, ended: Sequence[Result]) -> str:
+    """Return why no trial of a plan would end well, if the first of every cell, and at least two, crashed with one
+    reason; else "". A contest counts every declared run, so it goes on.
+    """
+    if len(ended) < 2 or plan.design.is_contest or {item.cell_id for item in ended} != {
+            cell.cell_id for cell in plan.cells}:
+        return ""
+    said = {item.said or f"exit code {item.exit_code}" if isinstance(item, RankFailed) else item.words
+            for result in ended for item in result.reasons}
+    return said.pop() if len(said) == 1 and all(item.status == "crashed" for item in ended) else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Trials:
     """Runs trials one after another."""
@@ -128,6 +141,7 @@ class Trials:
         plan = self.context.plan
         self.watch.begin(plan.uses_gpus)
         washed = set(washed_out((trial.cell_id, trial.repeat) for trial in trials)) if plan.washes_out else set()
+        ended: list[Result] = []
         for number, trial in enumerate(trials, self._done(trials) + 1):
             raise_dropped()
             if self.looks.end_before(trial):
@@ -138,6 +152,12 @@ class Trials:
             result = self._run_trial(record, trial, number)
             if plan.suite.on_failure == "stop" and meaning(result.status).failed:
                 text = f"stopped after a trial that {meaning(result.status).words}, as the suite's on_failure says"
+                self.context.warn("stopped", text, trial.trial_id)
+                return
+            ended.append(result)
+            if len(ended) < len(trials) and (why := doomed(plan, ended)):
+                text = (f"stopped after {len(ended)} trials: the first of every cell crashed alike ({why}), so the "
+                        "others would too")
                 self.context.warn("stopped", text, trial.trial_id)
                 return
         self.looks.end_before(None)

@@ -29,6 +29,7 @@ from repro.seams.workload import (
     SampleReader,
     TokenKind,
     TrainingParts,
+    WholeSet,
     Workload,
 )
 
@@ -68,7 +69,7 @@ class LossScaling:
 __all__ = [
     "BACKEND", "Batch", "Comm", "CommRan", "DataIdentity", "Direction", "Engine", "Fed", "Job", "LayerShape",
     "Optimizer", "Precision", "Preconditioner", "Read", "SampleReader", "Session", "TokenKind", "TrainingParts",
-    "Workload",
+    "WholeSet", "Workload",
 ]
 
 

@@ -95,7 +95,8 @@ class TrainingParts:
     """(outputs, targets) -> MEAN loss over the micro-batch, a scalar. Outputs are float32."""
     scores: Mapping[str, Callable[[Any, Any], torch.Tensor]]
     """Metric name -> (outputs, targets) -> SUM of the metric over the batch, a scalar (for top-1: the number of correct
-    samples). The worker divides the sum over all batches and ranks by the number of evaluation samples."""
+    samples). The worker divides the sum over all batches and ranks by the number of evaluation samples. A metric that
+    is no such sum (AUC, F1, BLEU) is a `WholeSet`."""
     train_batch: Callable[[int, np.ndarray], Batch]
     """(epoch, sample indices [n] int64) -> augmented micro-batch of n samples in that order. The same sample of the
     same epoch has the same bytes on every rank and engine. Called inside the timed step."""
@@ -133,6 +134,85 @@ class TrainingParts:
     """Reads the samples in input workers, if the trial has any (`input.workers`). `train_batch`, `eval_batch`, `fed`
     and `open_data` are then those of `repro.workloads.reading.InProcess`. None: batches are looked up on the device,
     and no worker could help."""
+
+
+class WholeSet:
+    """A score of all evaluation samples together, for `TrainingParts.scores`: AUC, F1, mAP, BLEU.
+
+    It keeps outputs and targets of each batch on the CPU; at the end of an evaluation all ranks exchange them, and each
+    computes the value. All of it is on the clock, as evaluation.
+    """
+
+    def __init__(self, score: Callable[[Any, Any], float]) -> None:
+        """
+        Args:
+            score: (outputs, targets) of all evaluation samples, in their order -> the metric. Both have the structure
+                that model and `eval_batch` give them; every tensor has the samples as its first dimension.
+        """
+        self.score = score
+        self.counts = True
+        """False: while an engine warms up, on samples that no score may fit."""
+        self._kept: list[tuple[Any, Any]] = []
+
+    def __call__(self, outputs: Any, targets: Any) -> torch.Tensor:
+        """Keep a batch; return 0, its share of a sum."""
+        import torch
+
+        self._kept.append(map_tensors((outputs, targets), lambda tensor: tensor.detach().cpu()))
+        return torch.zeros(())
+
+    def value(self, gather: Callable[[Any], list[Any]] | None = None) -> float:
+        """Return the metric of the batches since the last call, and forget them.
+
+        Args:
+            gather: returns the values of all ranks, of which each has every world-th sample; None: this rank has all.
+        """
+        import torch
+
+        kept, self._kept = self._kept, []
+        own = _joined(kept) if kept else None
+        ranks = gather(own) if gather is not None else [own]
+        if not self.counts or all(part is None for part in ranks):
+            return 0.0
+        places = torch.cat([torch.arange(len(next(tensors_in(part[1])))) * len(ranks) + rank
+                            for rank, part in enumerate(ranks) if part is not None])
+        order = torch.argsort(places)
+        known = [part for part in ranks if part is not None]
+        outputs, targets = map_tensors(_joined(known), lambda tensor: tensor[order])
+        return float(self.score(outputs, targets))
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Return values of one structure as one, their tensors joined along the first dimension."""
+    import torch
+
+    columns: list[list[torch.Tensor]] = []
+    for part in parts:
+        found: list[torch.Tensor] = []
+        map_tensors(part, lambda tensor, found=found: found.append(tensor) or tensor)  # type: ignore[misc]
+        columns.append(found)
+    whole = iter([torch.cat(tensors) for tensors in zip(*columns, strict=True)])
+    return map_tensors(parts[0], lambda tensor: next(whole))
+
+
+def not_additive(score: Callable[[Any, Any], Any], outputs: Any, targets: Any) -> str:
+    """Return why a score of a batch cannot be a sum over its samples: two halves give another one; "" if it can."""
+    count = len(targets)
+    if isinstance(score, WholeSet) or count < 2 or any(
+            not tensor.ndim or len(tensor) != count for tensor in tensors_in((outputs, targets))):
+        return ""
+    half = count // 2
+    whole = float(score(outputs, targets))
+    parts = float(score(*map_tensors((outputs, targets), lambda tensor: tensor[:half]))) + float(
+        score(*map_tensors((outputs, targets), lambda tensor: tensor[half:])))
+    if not abs(whole - parts) > ADDITIVE * max(abs(whole), abs(parts), 1e-6 * count):  # nan is judged elsewhere
+        return ""
+    return (f"this score is not additive: {count} samples have {whole:.6g}, and evaluated {half} at a time "
+            f"{parts:.6g}; a score is a sum over samples, and a metric of all of them together is a WholeSet")
+
+
+ADDITIVE = 1e-3
+"""Relative difference of two sums that may be rounding, also of half precision."""
 
 
 @dataclass(frozen=True, slots=True)

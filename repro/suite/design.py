@@ -13,9 +13,10 @@ Judges = Literal["trial", "mean", "nothing"]
 contest). nothing: there is none."""
 JUDGES: Mapping[str, Judges] = {
     "stop_at_target": "trial", "fixed_budget": "trial", "contest": "mean", "fixed_steps": "nothing",
-    "repeats": "nothing",
+    "end": "nothing", "repeats": "nothing",
 }
-"""`stop.design` of a cell -> what its target judges; `repeats` is that of a measurement."""
+"""`stop.design` of a cell -> what its target judges; `end` is that of a program of which only the time counts,
+`repeats` that of a measurement."""
 FULL_BUDGET = ("fixed_budget", "contest")
 """Values of `stop.design` with which trials train to the end of their epochs, whatever their quality."""
 DEFAULT_METRICS: Mapping[Judges, str] = {

@@ -120,6 +120,8 @@ DEFAULT_WITHOUT_TARGET = "train_throughput"
 """The same for design fixed_steps."""
 DEFAULT_OF_A_CONTEST = "end_wall"
 """The same for design contest."""
+DEFAULT_TO_THE_END = "run_time"
+"""The same for programs of which only the time counts."""
 DEFAULT_OF_A_MEASUREMENT = "operation_time"
 """The same for trials of kind measurement."""
 METRICS: dict[str, MetricSpec] = _table(
@@ -166,6 +168,11 @@ METRICS: dict[str, MetricSpec] = _table(
         clock="cold start to the end",
         description="Time to the end from a cold start: from the request to launch the trial to the last evaluation "
                     "of a fixed budget.",
+    ),
+    MetricSpec(
+        name="run_time", path="run_seconds", noun="run time", times="the time", unit="s", without_target=True,
+        tracked=False, says=("takes", "as long as"),
+        description="Run time: from {start} to the end of training, or of a program's process, whatever the quality.",
     ),
     MetricSpec(
         name="throughput", path="samples_per_second", noun="throughput", times="the throughput", unit="samples/s",

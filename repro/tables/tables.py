@@ -19,6 +19,7 @@ from repro.core import registry
 from repro.record.folder.store import Record
 from repro.record.result.remarks import joined
 from repro.record.result.results import Result, figures_of
+from repro.suite.kinds.program import ProgramConfig
 
 from .cell_tables import cell_rows, lane_rows
 from .columns import ColumnFacts, column_facts, facts_of_values
@@ -154,11 +155,12 @@ def _evaluations(answers: Findings) -> Iterable[Row]:
     for item in record.results:
         cell = record.cell(item.cell_id)
         choices, label = cell.choices, plain(cell.label)
+        counted = item.samples is not None or not isinstance(choices, ProgramConfig)
         for index, point in enumerate(item.curve, 1):
             row: Row = {
                 "trial_id": item.trial_id, "cell_id": item.cell_id, "cell": label, "seed": item.repeat,
                 "origin": record.origins[item.cell_id],
-                "evaluation": index, "samples": point.samples, "epochs": point.epochs,
+                "evaluation": index, "samples": point.samples if counted else None, "epochs": point.epochs,
                 "wall_seconds": point.wall_seconds, "train_seconds": point.train_seconds,
                 "quality": plain(choices.stop.metric), "value": point.value, "target": choices.stop.target,
                 "train_loss": point.train_loss,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
 from repro.record.log.schema import EvalAccuracy, EvalError, EvalStart, EvalStop
 from repro.seams.training import Batch, Job, TrainingParts, Workload
-from repro.seams.workload import call_model
+from repro.seams.workload import WholeSet, call_model, not_additive
 from repro.suite.model import Trial
 from repro.worker.setup import TrialContext
 
@@ -148,17 +149,30 @@ class OwnModel:
                 buffer.copy_(torch.from_numpy(buffers[name]).view_as(buffer))
 
     def score(self, batches: Iterable[Batch], metric: str) -> tuple[float, int]:
-        """Return the sum of `metric` over `batches`, and the number of samples."""
+        """Return the sum of `metric` over `batches`, and the number of samples.
+
+        Raises:
+            TrialError: the metric is no sum over samples.
+        """
         import torch
 
         total, samples, score = 0.0, 0, self.functions.scores[metric]
+        own = sum(len(share) for share in share_indices(batches.job, batches.eval_samples)) if isinstance(
+            score, WholeSet) and isinstance(batches, ShareBatches) else None
+        if own is not None and isinstance(batches, ShareBatches):  # of all samples, in no need of the other ranks
+            batches = ShareBatches(batches.read, replace(batches.job, rank=0, world=1), batches.eval_samples)
         self.model.eval()
         with torch.no_grad():
             for inputs, targets in batches:
                 with self.numerics.autocast():
-                    outputs = call_model(self.model, self.numerics.inputs(inputs))
-                total += float(score(self.numerics.outputs(outputs), targets))
+                    outputs = self.numerics.outputs(call_model(self.model, self.numerics.inputs(inputs)))
+                if not samples and (why := not_additive(score, outputs, targets)):
+                    raise TrialError(f"metric {metric}: {why}")
+                total += float(score(outputs, targets))
                 samples += len(targets)
+        if isinstance(score, WholeSet):
+            samples = samples if own is None else own
+            return score.value() * samples, samples
         return total, samples
 
     def describe_optimizer(self) -> dict[str, str]:

@@ -30,6 +30,7 @@ from repro.seams.training import (
     Preconditioner,
     Session,
     TrainingParts,
+    WholeSet,
     Workload,
 )
 from repro.suite.kinds.training import TrainingConfig
@@ -175,7 +176,12 @@ def _warm_up_once(session: Session, parts: TrainingParts, job: Job, choices: Tra
     session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
     if choices.stop.has_target:
         sizes = evaluation_sizes(choices.workload.get(Workload).eval_samples, job)
+        score = parts.scores[choices.stop.metric]
+        if isinstance(score, WholeSet):
+            score.counts = False
         session.evaluate([parts.synthetic_batch(size) for size in sizes], choices.stop.metric)
+        if isinstance(score, WholeSet):
+            score.counts = True
     session.synchronize()
 
 

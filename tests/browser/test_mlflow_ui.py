@@ -191,8 +191,8 @@ def test_the_table_of_runs_opens_with_verdicts_and_figures(site: Site, visit: Vi
     page.locator(".ag-row").nth(3).wait_for()
     page.get_by_text("A sample for tests.").first.wait_for()
     shown = [text for text in page.evaluate(HEADERS) if text]
-    assert shown[:4] == ["Run Name", "Created", "Description", "answer/median_tta_wall"]
-    assert shown[4:8] == ["answer/tta_wall", "answer/ratio", "answer/ratio_low", "answer/ratio_high"]
+    assert shown[:5] == ["Run Name", "Created", "Description", "repro.verdict", "answer/median_tta_wall"]
+    assert shown[5:8] == ["answer/tta_wall", "answer/ratio", "answer/quality"]
     comparison = next(item for item in compare(record.plan, record.results) if item.primary)
     text = page.locator(".ag-root").text_content()
     assert f"{comparison.verdict.capitalize()}, {comparison.ratio:.2f} x the time" in text

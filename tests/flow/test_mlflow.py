@@ -80,7 +80,7 @@ def check_cell(record: Record, cell_id: str, dumped: dict[str, Any]) -> None:
     assert run["name"] == f"{number}: {cell.label}"
     assert run["status"] == "FINISHED"
     assert last["answer/median_tta_wall"] == summary.median
-    assert last["answer/trials"] == last["answer/reached"] == summary.n
+    assert last["interval/trials"] == last["answer/reached"] == summary.n
     assert summary.success is not None
     assert last["interval/success_probability_low"] == summary.success.low
     assert json.loads(run["tags"]["repro.intervals"])["success_probability"] == f"{summary.success.level:g}"
@@ -89,8 +89,8 @@ def check_cell(record: Record, cell_id: str, dumped: dict[str, Any]) -> None:
     if comparison is not None and comparison.interval is not None:
         assert last["answer/ratio"] == comparison.ratio
         bounds = comparison.interval
-        assert (last["answer/ratio_low"], last["answer/ratio_high"]) == (bounds.low, bounds.high)
-        assert last["answer/pairs"] == comparison.n
+        assert (last["interval/ratio_low"], last["interval/ratio_high"]) == (bounds.low, bounds.high)
+        assert last["contrast/pairs"] == comparison.n
         assert run["tags"]["repro.verdict"] == comparison.verdict
         assert f"Why: {escaped(comparison.because)}." in run["tags"]["mlflow.note.content"]
         assert run["tags"]["repro.baseline"] == comparison.baseline

@@ -30,7 +30,7 @@ def test_a_median_that_trials_disproved_is_no_longer_shown(store: str, tmp_path:
     for metrics in cells.values():
         history = [value for _, _, value in metrics["answer/median_tta_wall"]]
         assert len(history) == 2 and history[0] is not None and history[1] is None
-        assert metrics["answer/reached"][-1][2] == 1 and metrics["answer/trials"][-1][2] == 3
+        assert metrics["answer/reached"][-1][2] == 1 and metrics["interval/trials"][-1][2] == 3
         assert metrics["median/tta_train"][-1][2] is None
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from repro.record.result.results import Result
 from repro.runner.launching import entry_of
 from repro.seams.launching import LaunchRequest
 from repro.suite.model import Trial
-from tests.commands import command, environment
+from tests.commands import command, environment, start
 from tests.plans import plan_file
 from tests.waiting import LONG_SECONDS, until
 
@@ -162,6 +163,45 @@ def test_it_is_run_again_only_with_consent_and_from_the_source_in_the_record(fin
     assert resumed.code == 2 and "--allow-code" in resumed.error
 
 
+def test_how_long_a_program_takes_is_unknown_until_a_pilot_tells(finished: Path) -> None:
+    unknown = command(finished, "plan", "suite.yaml")
+    assert "duration unknown, at most 12 min by timeout_seconds; one trial of each cell tells: repro run" in unknown.out
+    known = command(finished, "plan", "suite.yaml", "--pilot", "run")
+    assert "(as long as the trials of the pilot)" in known.out and "unknown" not in known.out
+    assert json.loads(command(finished, "plan", "suite.yaml", "--json").out)["cost"]["full_budget_seconds"] is None
+
+
+def test_ones_own_unchanged_run_resumes_without_a_hash_and_any_other_asks(tmp_path: Path) -> None:
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    suite(tmp_path, HONEST, seeds=2)
+    words = ("run", "--resume", "run", "--no-mlflow")
+    assert command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run", **state).code == 0
+    shutil.rmtree(next((tmp_path / "run" / "trials").glob("*s1*")))
+    asked = command(tmp_path, *words)
+    assert asked.code == 2 and "--allow-code" in asked.error, "without the note it may be anybody's run"
+    done = command(tmp_path, *words, **state)
+    assert done.code == 0 and {item.status for item in read_record(tmp_path / "run").results} == {"ok"}, done.error
+    shutil.copytree(tmp_path / "run", tmp_path / "moved")
+    assert "--allow-code" in command(tmp_path, "run", "--resume", "moved", "--no-mlflow", **state).error
+    note = tmp_path / "state" / "repro" / "begun.jsonl"
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"permits": "0" * 64}) + "\n")
+    assert "--allow-code" in command(tmp_path, *words, **state).error, "another command began there"
+
+
+@pytest.mark.parametrize("state", ["state", ""])
+def test_the_command_that_an_interrupt_prints_resumes(tmp_path: Path, state: str) -> None:
+    where = {"XDG_STATE_HOME": str(tmp_path / state) if state else os.devnull}
+    suite(tmp_path, HONEST.replace("0.03", "0.3"), seeds=3)
+    process = start(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run", **where)
+    until(lambda: (tmp_path / "run" / "ledger.jsonl").exists(), process)
+    process.send_signal(signal.SIGINT)
+    error = process.communicate(timeout=LONG_SECONDS)[1]
+    printed = error.split("resume with: ")[1].splitlines()[0].split()
+    assert ("--allow-code" in printed) == (not state)
+    done = command(tmp_path, *printed[printed.index("run"):], "--no-mlflow", **where)
+    assert done.code == 0, done.error
+
+
 def test_source_changed_in_a_record_is_found(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished / "run", tmp_path / "run")
     (source,) = (tmp_path / "run" / "code").glob("*/train.py")
@@ -192,10 +232,6 @@ CHEATS = {
         "import time\nfor s in range(1, 26):\n    time.sleep(0.1)\n    print('at', s * 0.05, 'step', s)\n"
         "print('step 30 loss 1 at', 1.5)\n", "invalid", "runs slow"),
     "a clock that is ahead": ("print('step 1 loss 1 at 100')\n", "invalid", "impossible"),
-    "output held back": (
-        "import time, os\ntext = ''\nfor s in range(1, 6):\n    time.sleep(0.05)\n"
-        "    text += f'step {s} loss {5 - s}\\n'\n"
-        "os.write(1, text.encode())\n", "invalid", "arrived in one read"),
     "a crash that exits with 0": (
         "import traceback\nprint('step 1 loss 3')\ntry:\n    1 / 0\n"
         "except ZeroDivisionError:\n    traceback.print_exc()\n", "missed", ""),
@@ -214,8 +250,6 @@ CHEATS = {
     "code that changes itself": (
         "open('train.py', 'a').write('# more\\n')\nprint('step 1 loss 1')\n", "invalid",
         "the program's files are not those of the plan"),
-    "a start that came with what followed it": (
-        "import os, time\ntime.sleep(1)\nos.write(1, b'begin\\nstep 1 loss 1\\n')\n", "invalid", "arrived in one read"),
     "an evaluation before the start": (
         "import time\nprint('step 1 loss 3')\ntime.sleep(.1)\nprint('begin')\ntime.sleep(.1)\nprint('step 2 loss 1')\n",
         "invalid", "evaluated before it said"),
@@ -232,6 +266,108 @@ def test_what_cannot_be_is_no_result(tmp_path: Path, name: str) -> None:
     assert (result.status, reason in result.reason) == (status, True), result.reason
     if name == "a crash that exits with 0":
         assert any("traceback" in item.words for item in result.warnings)
+
+
+def test_output_that_comes_late_gives_bounds_on_a_time_and_counts_as_they_are(tmp_path: Path) -> None:
+    held = ("import os, time\nprint('begin')\ntime.sleep(.3)\ntext = ''\nfor s in range(1, 6):\n    time.sleep(0.05)\n"
+            "    text += f'step {s} loss {5 - s}\\n'\nos.write(1, text.encode())\n")
+    result = run_one(tmp_path, held, reader=f"{READER}, start: '^begin'")
+    assert (result.status, result.samples_to_target, result.warnings) == ("ok", 3, ())
+    assert result.tta_wall is not None and result.tta_wall >= 0.55 and result.tta_wall_bounds == (0.0, result.tta_wall)
+
+
+def test_a_start_that_comes_with_an_evaluation_leaves_the_time_since_the_process_began(tmp_path: Path) -> None:
+    code = "import os, time\ntime.sleep(0.6)\nos.write(1, b'begin\\nstep 1 loss 1\\n')\n"
+    result = run_one(tmp_path, code, reader=f"{READER}, start: '^begin'")
+    assert result.status == "ok" and result.tta_wall_bounds is not None
+    assert result.tta_wall_bounds[0] == 0 and result.tta_wall_bounds[1] >= 0.6
+
+
+def test_a_crash_below_torchrun_has_its_own_line_and_ends_a_doomed_run(tmp_path: Path) -> None:
+    suite(tmp_path, "import sys\nprint('hello')\nraise RuntimeError(f'weights of {sys.argv[2]}'[:10])\n", seeds=4,
+          arguments=', "{lr}"', more="  parameters: {lr: 0.1}\nmatrix: {parameters.lr: [0.1, 0.2]}")
+    text = (tmp_path / "suite.yaml").read_text()
+    (tmp_path / "suite.yaml").write_text(text.replace(
+        "[python,", "[torchrun, --standalone, --nproc-per-node, '2', "))
+    done = command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    results = read_record(tmp_path / "run").results
+    assert {item.reason for item in results} == {"rank 0: exit code 1: RuntimeError: weights of"}
+    assert done.code == 1 and len(results) == 2
+    assert "stopped after 2 trials: the first of every cell crashed alike" in done.out + done.error
+
+
+def test_a_binary_among_its_files_travels_in_a_bundle(tmp_path: Path) -> None:
+    suite(tmp_path, HONEST, engine=', files: ["**/*.py", model]')
+    binary = bytes(range(256)) * 20
+    (tmp_path / "model").write_bytes(binary)
+    assert command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run").code == 0
+    packed = command(tmp_path, "bundle", "run", "-o", "mine.zip")
+    assert packed.code == 0, packed.error
+    with zipfile.ZipFile(tmp_path / "mine.zip") as bundle:
+        assert [bundle.read(name) for name in bundle.namelist() if name.endswith("/model")] == [binary]
+    assert "sound" in command(tmp_path, "verify", "mine.zip").out
+
+
+NAPS = """\
+suite: naps
+seeds: 6
+trial:
+  engine: {kind: program, run: [sh, -c, "sleep $NAP"], files: [], environment: {NAP: "{t}", OMP_NUM_THREADS: "{t}"}}
+  parameters: {t: 0.1}
+  stop: {design: end}
+matrix: {parameters.t: [0.1, 0.3]}
+primary: {candidate: {parameters.t: 0.3}, baseline: {parameters.t: 0.1}}
+"""
+
+
+def test_of_a_program_without_evaluation_only_times_are_compared(tmp_path: Path) -> None:
+    (tmp_path / "naps.yaml").write_text(NAPS)
+    done = command(tmp_path, "run", "naps.yaml", "--no-mlflow", "--out", "run")
+    assert done.code == 0, done.error
+    (found,) = json.loads(command(tmp_path, "compare", "run", "--json").out)["comparisons"]
+    assert (found["metric"], found["verdict"], found["n"]) == ("run_time", "slower", 6)
+    assert found["differs"] == [], "the factor itself is no further difference"
+    assert not any("seed" in text for text in found["cautions"])
+    assert any("only times are compared" in text for text in found["cautions"])
+    assert {item.status for item in read_record(tmp_path / "run").results} == {"ok"}
+    assert "sound" in command(tmp_path, "verify", "run").out
+    page = (tmp_path / "run" / "report" / "report.html").read_text()
+    assert "Libraries of the harness, not of the programs" in page
+
+
+def test_a_program_that_states_no_position_has_no_samples(tmp_path: Path) -> None:
+    result = run_one(tmp_path, "import time\nfor s in range(1, 6):\n    time.sleep(0.03)\n    print('loss', 5 - s)\n",
+                     reader=r"pattern: 'loss (?P<value>\S+)'")
+    assert result.status == "ok" and result.tta_wall is not None and len(result.curve) == 5
+    assert (result.samples_to_target, result.epochs_to_target, result.samples) == (None, None, None)
+
+
+BAR = """\
+import sys, time
+time.sleep(0.5)
+print("Map: 100%|#####| 10/10 [00:00<00:00]", file=sys.stderr)
+sys.stderr.write("\\r  0%|          | 0/4 [00:00<?, ?it/s]")
+sys.stderr.flush()
+time.sleep(0.1)
+print("\\n{'eval_loss': 0.5, 'epoch': 1.0}")
+"""
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_a_ready_pattern_knows_the_start_by_an_unended_bar_or_says_that_imports_are_on_the_clock(
+    tmp_path: Path, says: bool,
+) -> None:
+    suite(tmp_path, BAR if says else BAR.replace("/4 [00", "/4 <00"), reader="pattern: huggingface-trainer")
+    text = (tmp_path / "suite.yaml").read_text().replace("metric: loss", "metric: eval_loss")
+    (tmp_path / "suite.yaml").write_text(text)
+    result = launched(tmp_path)
+    assert result.status == "ok" and result.tta_wall is not None
+    if says:
+        assert result.startup_seconds is None and result.init_seconds is not None and result.init_seconds >= 0.5
+        assert result.warnings == ()
+    else:
+        assert result.startup_seconds is not None and 0.5 <= result.startup_seconds <= result.tta_wall
+        assert ["the start of its process" in item.words for item in result.warnings] == [True]
 
 
 def test_a_command_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from repro.bundle.verify_files import VerifyAnswer
 def planned() -> repro.Planned:
     found = repro.plan("quickstart", ["processes=1,2"], seeds=2)
     assert_type(found, repro.Planned)
-    assert_type(found.seconds, float)
+    assert_type(found.seconds, float | None)
     for frame in (found.cells, found.trials, found.skipped):
         assert_type(frame, DataFrame)
     return found

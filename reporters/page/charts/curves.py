@@ -116,6 +116,7 @@ def _known(choices: AnyTrialConfig, drawn: Sequence[tuple[CellMark, Result]]) ->
     unknown = set()
     if isinstance(choices, ProgramConfig):
         unknown |= set() if any(point.epochs for point in points) else {"epochs"}
+        unknown |= set() if any(result.samples is not None for _, result in drawn) else {"samples"}
         unknown |= set() if any(point.train_seconds != point.wall_seconds for point in points) else {"train"}
     return frozenset(clock[0] for clock in CLOCKS) - unknown
 

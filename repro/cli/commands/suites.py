@@ -113,7 +113,8 @@ def show(suite: str, overrides: tuple[str, ...], as_json: bool) -> None:
 @override_option
 @design_options
 @click.option("--pilot", type=PlaceParam(path_type=Path), metavar="RUN|BUNDLE", help="Run with the same cells: also "
-              "print the smallest effect that these repeats can show, and the repeats that the margin requires.")
+              "print how long this plan takes by its trials, the smallest effect that these repeats can show, and the "
+              "repeats that the margin requires.")
 @click.option("--pool", metavar="KIND", help="Also print rounds, speed-up and cost in a pool, as of `repro run`.")
 @json_option
 def plan(
@@ -135,7 +136,7 @@ def plan(
     from repro.compare.design.power import out_of_reach, power
     from repro.compare.runs.asked import asked_before
     from repro.record.folder import limits
-    from repro.record.folder.store import read_record
+    from repro.record.folder.store import read_record, seconds_by_cell
     from repro.runner.pool.engines import parse_pool
     from repro.runner.preflight import absent_data
     from repro.suite.planning.plan import estimate, over_time_limits
@@ -144,13 +145,14 @@ def plan(
     source = read_source(suite, overrides, **design)
     found, phases = planned(source, overrides)
     drawn = drawn_by_run(source.suite)
-    shown = None
+    shown = each = None
     if pilot is not None:
         with open_record(pilot) as root:
             record = read_record(root)
             seen = seen_by(found, record.plan.model_dump(mode="json", by_alias=True))
             if seen == "other target":
                 raise UsageError(seen_words(found, str(pilot), seen, stated=True))
+            each = seconds_by_cell(record)
             shown = power(found, record).model_copy(update={"pilot": str(pilot)})
     warnings = [f"this plan cannot be run: {why}"] if (why := limits.too_large(found)) else limits.warnings(found)
     warnings += over_time_limits(found)
@@ -168,8 +170,8 @@ def plan(
     warnings += [f"this plan cannot be run here: {text}" for text in absent]
     for text in warnings:
         say(f"warning: {text}", err=True)
-    cost = estimate(found)
-    pooled = PoolCost.of(found, chosen) if chosen is not None else None
+    cost = estimate(found, each)
+    pooled = PoolCost.of(found, chosen, cost) if chosen is not None else None
     if as_json:
         data = found.model_dump(mode="json", by_alias=True) | {"cost": cost.model_dump(mode="json")}
         data |= {"out_of_reach": out_of_reach(found), "drawn_again_by_run": drawn, "absent_data": absent}

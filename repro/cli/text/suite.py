@@ -13,6 +13,7 @@ from repro.cli.text.compare import calibration_text, effect_lines, quality_lines
 from repro.cli.workflows.progress import duration
 from repro.core import pattern
 from repro.core.errors import visible
+from repro.core.numbers import plain_sum
 from repro.core.source_code import SourceCode, is_file_kind
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
 from repro.seams.preconditioner import Work
@@ -125,8 +126,16 @@ def plan_text(
     lines += [f"note: {note}" for note in (*plan.notes, *out_of_reach)]
     lines += _preconditioner_lines(plan)
     lines += ["", text] if (text := memory_words(plan.trainings())) else []
-    lines += ["", f"about {duration(cost.full_budget_seconds)} if every trial uses its whole budget ({cost.label})"]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", cost_text(plan, cost)])
+
+
+def cost_text(plan: Plan, cost: Cost) -> str:
+    """Return how long a plan takes, or how to find out."""
+    if cost.full_budget_seconds is not None:
+        return f"about {duration(cost.full_budget_seconds)} if every trial uses its whole budget ({cost.label})"
+    most = plain_sum(plan.cells[index].choices.timeout_seconds for index, _ in plan.order)
+    return (f"duration unknown, at most {duration(most)} by timeout_seconds; one trial of each cell tells: "
+            f"{command('run SUITE --seeds 1 --out pilot')}, then {command('plan SUITE --pilot pilot')}")
 
 
 def _preconditioner_lines(plan: Plan) -> list[str]:
@@ -146,11 +155,11 @@ class PoolCost:
     blocks: int
     rounds: int
     """Shards that the busiest lane runs."""
-    speedup: float
-    """Against one lane; every shard has to start."""
-    seconds: float
+    speedup: float | None
+    """Against one lane; every shard has to start. None, as below: how long a trial takes is unknown."""
+    seconds: float | None
     """Of the whole run, modelled."""
-    lane_hours: float
+    lane_hours: float | None
     """All lanes for as long as each runs, modelled."""
     full_seeds: int
     """Seeds that fill the last round."""
@@ -158,23 +167,28 @@ class PoolCost:
     """Blocks that may have run in vain when a look ends the run."""
 
     @classmethod
-    def of(cls, plan: Plan, pool: Pool) -> PoolCost:
+    def of(cls, plan: Plan, pool: Pool, cost: Cost) -> PoolCost:
         """Return the cost of a plan in a pool."""
         blocks, each = len({repeat for _, repeat in plan.order}), pool.blocks_per_task
         shards = -(-blocks // each)
         lanes = min(pool.lanes or plan.device_count or 1, shards)
         rounds = -(-shards // lanes)
-        block = (estimate(plan).full_budget_seconds - SETUP_SECONDS) / blocks
-        seconds = rounds * SETUP_SECONDS + min(rounds * each, blocks) * block
         wasted = min(lanes * each - 1, blocks - plan.design.looks[0]) if plan.design.looks else 0
+        whole = cost.full_budget_seconds
+        if whole is None:
+            return cls(lanes, blocks, rounds, None, None, None, rounds * lanes * each, wasted)
+        block = (whole - SETUP_SECONDS) / blocks
+        seconds = rounds * SETUP_SECONDS + min(rounds * each, blocks) * block
         return cls(lanes, blocks, rounds, (SETUP_SECONDS + blocks * block) / seconds, seconds,
                    (shards * SETUP_SECONDS + blocks * block) / 3600, rounds * lanes * each, wasted)
 
     def text(self) -> str:
         rounds = f"{self.rounds} round{'s' * (self.rounds > 1)}"
-        lines = [f"in the pool: {self.blocks} blocks on {self.lanes} lanes in {rounds}, {self.speedup:.3g} x as fast "
-                 f"as one lane, about {duration(self.seconds)} and {self.lane_hours:.2g} lane-hours (modelled: every "
-                 "trial uses its whole budget, and all blocks take equally long)"]
+        lines = [f"in the pool: {self.blocks} blocks on {self.lanes} lanes in {rounds}"]
+        if self.seconds is not None:
+            lines[0] += (f", {self.speedup:.3g} x as fast as one lane, about {duration(self.seconds)} and "
+                         f"{self.lane_hours:.2g} lane-hours (modelled: every trial uses its whole budget, and all "
+                         "blocks take equally long)")
         if self.full_seeds > self.blocks:
             lines.append(f"  {self.full_seeds} seeds would fill the last round, in the same time")
         if self.wasted_blocks:
@@ -241,10 +255,11 @@ def phases_text(phases: Phases) -> str:
     if plan.skipped:
         lines += ["", "skipped:", *(f"  {item.label}: {item.reason}" for item in plan.skipped)]
     cost = estimate(plan)
-    both = cost.full_budget_seconds + estimate(phases.draft).full_budget_seconds
-    lines += ["", f"about {duration(cost.full_budget_seconds)} for the tuning and {duration(both)} for both phases if "
-              f"every trial uses its whole budget ({cost.label})", "", "phase 2, scored:"]
-    return "\n".join(lines)
+    first, second = cost.full_budget_seconds, estimate(phases.draft).full_budget_seconds
+    if first is not None and second is not None:
+        lines += ["", f"about {duration(first)} for the tuning and {duration(first + second)} for both phases if every "
+                  f"trial uses its whole budget ({cost.label})"]
+    return "\n".join([*lines, "", "phase 2, scored:"])
 
 
 def hopeless_lines(tune: Tune) -> list[str]:

@@ -160,6 +160,8 @@ def _speed(result: Result) -> str:
         return (f"{operation.items_per_second:,.4g} {operation.items}/s, {1e3 * operation.median_seconds:.3g} ms an "
                 "operation")
     step, rate = result.step_seconds, result.train_samples_per_second
+    if step is None and result.run_seconds is not None:
+        return f"{result.run_seconds:.3g} s"
     return "" if step is None or rate is None else f"{rate:,.0f} samples/s, {1e3 * step:.3g} ms a step"
 
 

@@ -36,6 +36,7 @@ from repro.record.folder.registration import register
 from repro.record.folder.resume import plan_differences, reopen
 from repro.record.folder.store import TUNING, Record, RunFolder, read_record
 from repro.record.folder.stored_code import allow_code_of, classes_from_files
+from repro.record.questions import begun_here, keep_begun
 from repro.record.result.status import meaning
 from repro.record.tuning import FROZEN, Tuning, read_tuning, tuning_of
 from repro.reporting import Reporter, reporter
@@ -48,6 +49,7 @@ from repro.runner.run import (
     Messages,
     Run,
     RunSession,
+    base_of,
     dated,
     discarded_if_unstarted,
     exit_code,
@@ -61,7 +63,7 @@ from repro.runner.tracking_store import first_words
 from repro.suite.file import SuiteFile
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.kinds.trial_config import TrialConfig
-from repro.suite.planning.consent import permissions, require_allowed, require_code
+from repro.suite.planning.consent import permissions, permits, require_allowed, require_code
 from repro.suite.planning.matrix import expand_matrix
 from repro.suite.planning.plan import Plan, over_time_limits
 
@@ -129,6 +131,7 @@ def run_suite(
     _check_options(plan, options)
     limits.check_size(plan)
     folder = prepare(plan, suite_text, out or dated(plan.suite.suite))
+    _note_begun(folder.root, plan)
     if pool is not None:
         write_model(folder.root / POOL, pool)
     with discarded_if_unstarted(folder), opened(
@@ -148,6 +151,7 @@ def run_phases(
     """
     _check_options(phases.draft, options)
     root = begin(phases, suite_text, out)
+    _note_begun(root / TUNING, phases.tuning)
     with discarded_if_unstarted(RunFolder(root), RunFolder(root).tuning):
         _tune(root, phases.tuning, options, track, event=told)
     return _score(root, track, options, event=told)
@@ -198,7 +202,7 @@ def _tune(root: Path, plan: Plan, options: Options, track: bool, new: bool = Tru
         if tracker is not None:
             tracker.finish(BETWEEN_SECONDS if ended.record is not None else 0.0)
         found = tuning_of(ended.completed())
-        choose(root, found, detect())
+        _note_begun(root, choose(root, found, detect()))
         for item in found.lost:
             run.watcher.stage(f"warning: {item.label} is not scored: no trial of its tuning could be judged "
                               f"({item.ends})")
@@ -238,7 +242,8 @@ def opened(
 
 
 def consented(root: Path, allowed: Sequence[str], code: str | None) -> Plan:
-    """Return the plan of a run folder whose code and options the user lets run.
+    """Return the plan of a run folder whose code and options the user lets run: they are allowed, or this is the user's
+    own run, begun here with the same.
 
     Raises:
         UsageError: they are not allowed.
@@ -248,11 +253,14 @@ def consented(root: Path, allowed: Sequence[str], code: str | None) -> Plan:
     if Path(plan.base).is_absolute():
         raise UsageError(f"{folder.plan}: base: is a path of a machine; a run names the folder of its suite relative "
                          "to itself")
-    require_code(str(root), plan.cells, code, plan.base)
+    own = code is None and not allowed and begun_here(root, permits(plan.cells, plan.base))
+    if not own:
+        require_code(str(root), plan.cells, code, plan.base)
     if files := classes_from_files(plan):
         allow_code_of(folder.code, ((item.kind, item.code) for item in files))
         folder, plan = reopen(root)  # with the classes instead of their stand-ins
-    require_allowed(str(root), plan.cells, allowed)
+    if not own:
+        require_allowed(str(root), plan.cells, allowed)
     return plan
 
 
@@ -272,8 +280,15 @@ def messages(
     return Messages(kept, f"resume with: {_resume_command(root, plan)}", closing)
 
 
+def _note_begun(root: Path, plan: Plan) -> None:
+    """Note that this user begins a run here, so that resuming it asks for no consent."""
+    keep_begun(root, permits(plan.cells, base_of(root, plan)))
+
+
 def _resume_command(root: Path, plan: Plan) -> str:
-    return command(f"run --resume {shlex.quote(str(root))}{permissions(plan.cells, plan.base)}")
+    base = base_of(root, plan)
+    own = begun_here(root, permits(plan.cells, base))
+    return command(f"run --resume {shlex.quote(str(root))}{'' if own else permissions(plan.cells, base)}")
 
 
 def _next_step(record: Record, code: Exit) -> str:

@@ -80,8 +80,8 @@ class Planned:
         self._plan, self._phases = found, phases
 
     @property
-    def seconds(self) -> float:
-        """Time if every trial uses its whole budget, estimated."""
+    def seconds(self) -> float | None:
+        """Time if every trial uses its whole budget, estimated; None: unknown, as of a program."""
         return estimate(self._plan).full_budget_seconds
 
     @property
@@ -110,9 +110,10 @@ class Planned:
 
     def __repr__(self) -> str:
         tuned = f", after {len(self._phases.tuning.order)} trials of tuning" if self._phases else ""
+        about = "duration unknown" if self.seconds is None else (
+            f"about {duration(self.seconds)} if every trial uses its whole budget")
         return (f"suite {self._plan.suite.suite}: {len(self._plan.order)} trials of {len(self._plan.cells)} cells, "
-                f"{len(self._plan.skipped)} combinations skipped{tuned}; about {duration(self.seconds)} if every trial "
-                "uses its whole budget")
+                f"{len(self._plan.skipped)} combinations skipped{tuned}; {about}")
 
 
 def plan(suite: SuiteSource, overrides: Sequence[str] = (), *, seeds: int | None = None) -> Planned:

@@ -143,8 +143,9 @@ def refuse_tuning_alone(root: Path, plan: Plan) -> None:
 
 def planned_tuning(plan: Plan) -> str:
     """Return what a tuning is about to do, and how long it may take."""
-    return (f"tuning, {len(plan.order)} trials of {len(plan.cells)} settings, about "
-            f"{duration(estimate(plan).full_budget_seconds)} if every trial uses its whole budget (modelled)")
+    seconds = estimate(plan).full_budget_seconds
+    about = "" if seconds is None else f", about {duration(seconds)} if every trial uses its whole budget (modelled)"
+    return f"tuning, {len(plan.order)} trials of {len(plan.cells)} settings{about}"
 
 
 def choose(root: Path, tuning: Tuning, machine: Machine) -> Plan:

@@ -29,6 +29,8 @@ class MeanTrial:
     hashes: Mapping[str, str] = field(default_factory=dict)
     effective: Mapping[str, str] = field(default_factory=dict)
     resumed: tuple[Resumed, ...] = ()
+    tta_wall_bounds: tuple[float, float] | None = None
+    startup_seconds: float | None = None
     attempt: int = 1
     status: str = "ok"
     samples: int | None = None
@@ -60,7 +62,8 @@ def pool(cells: Sequence[Mapping[int, Observed]]) -> list[MeanTrial]:
 
 def _pooled(seed: int, trials: Sequence[Observed]) -> MeanTrial:
     return MeanTrial(repeat=seed, means=means(trials), bracket=mean_bracket(trials), curve=_positions(trials),
-                     hashes=_weights(trials), resumed=tuple(part for item in trials for part in item.resumed))
+                     hashes=_weights(trials), resumed=tuple(part for item in trials for part in item.resumed),
+                     tta_wall_bounds=_mean_bounds(trials))
 
 
 def means(trials: Sequence[Observed], zero: float | None = None) -> dict[str, float | None]:
@@ -80,6 +83,14 @@ def mean_bracket(trials: Sequence[Observed]) -> Bracket | None:
     ends: dict[str, Any] = {name: _mean((getattr(item, name) for item in found), zero=0.0)
                             for name in Bracket.model_fields}
     return Bracket.model_construct(**ends)  # not validated: a mean of counts is no whole number
+
+
+def _mean_bounds(trials: Sequence[Observed]) -> tuple[float, float] | None:
+    """Return the mean ends of the bounds of the wall clock; None if every trial's is known."""
+    if all(item.tta_wall_bounds is None for item in trials):
+        return None
+    ends = [item.tta_wall_bounds or (item.at("tta_wall"), item.at("tta_wall")) for item in trials]
+    return _mean((low for low, _ in ends), 0.0) or 0.0, _mean((high for _, high in ends), 0.0) or 0.0
 
 
 def _positions(trials: Sequence[Observed]) -> tuple[Point, ...]:

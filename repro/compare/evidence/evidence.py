@@ -14,6 +14,7 @@ from repro.compare.cells import ComparedCell, design_of
 from repro.compare.evidence.carry_over import Carry
 from repro.compare.evidence.drift import Slots
 from repro.compare.evidence.grid import Grid, grid_of
+from repro.compare.evidence.late import Late, late_of
 from repro.compare.evidence.missed import Missed, missed
 from repro.compare.evidence.nodes import node_figures, node_means, sides_of
 from repro.compare.evidence.pairing import CellTrials, Observed, cell_trials, mismatch, pairs_of
@@ -105,6 +106,8 @@ class Evidence:
     missed: Missed | None = None
     grid: Grid | None = None
     """For a metric known at evaluations only: what the evaluation grids leave open."""
+    late: Late | None = None
+    """For a clock by which statements were read late: what that leaves open."""
     left_out: tuple[int, ...] = ()
     """Repeats that are left out because their two trials did not run in one block."""
     carry_over: CarryOver | None = None
@@ -209,18 +212,24 @@ class Evidence:
         return stats.welch_ratio(*_values(self.ours, self.theirs), level)[1]
 
     def is_fine(self, level: float) -> bool:
-        """Return True if the evaluation grid is fine enough: two cells are the same only if their crossings are."""
-        if self.grid is None:
-            return True
-        edge, found = 1 + self.asked.margin, self.grid.interval(level)
-        return found is not None and 1 / edge <= found.low and found.high <= edge
+        """Return True if the evaluation grid is fine enough, and reads timely enough: two cells are the same only if
+        their crossings are."""
+        edge = 1 + self.asked.margin
+        intervals = [item.interval(level) for item in (self.grid, self.late) if item is not None]
+        return all(found is not None and 1 / edge <= found.low and found.high <= edge for found in intervals)
 
     def is_apart(self, level: float) -> bool:
-        """Return False if evaluation grids that differ could produce the ratio alone."""
-        if self.grid is None or not self.grid.unlike:
-            return True
-        found = self.grid.interval(level)
-        return found is not None and not found.low <= 1 <= found.high
+        """Return False if evaluation grids that differ, or late reads, could produce the ratio alone."""
+        return self.is_timely(level) and (self.grid is None or not self.grid.unlike or _leaves_out_1(self.grid, level))
+
+    def is_timely(self, level: float) -> bool:
+        """Return False if late reads could produce the ratio alone."""
+        return self.late is None or _leaves_out_1(self.late, level)
+
+
+def _leaves_out_1(known: Grid | Late, level: float) -> bool:
+    found = known.interval(level)
+    return found is not None and not found.low <= 1 <= found.high
 
 
 def examine(
@@ -374,6 +383,7 @@ def _ratios(base: Evidence) -> Evidence:
         split=None if base.repeated or nodes else split_of(base.ours, base.theirs, base.judged_pairs,
                                                            base.asked.scale),
         grid=grid_of(base.ours, base.theirs, base.asked.scale, True, base.asked.nodes if nodes else {}),
+        late=late_of(base.ours, base.theirs, base.asked.scale, True),
     )
 
 
@@ -418,6 +428,7 @@ def _unpaired(base: Evidence) -> Evidence:
         welch=Estimate(value=found[0], interval=bounds(found[1])),
         probability_less=_unpaired_figure(stats.probability_less, base.ours, base.theirs),
         grid=grid_of(base.ours, base.theirs, base.asked.scale, paired=False),
+        late=late_of(base.ours, base.theirs, base.asked.scale, paired=False),
     )
 
 

@@ -8,6 +8,7 @@ from repro.compare.cells import by_cell, factors_of
 from repro.compare.figures import Difference
 from repro.record.derive.effective import UNKNOWN
 from repro.record.result.results import Result
+from repro.suite.kinds.program import ProgramConfig, placeholders
 from repro.suite.planning.plan import Plan
 
 BUCKETED = ("engine.bucket_mib", "engine.wrap", "engine.send", "engine.sufficient_factors")
@@ -41,6 +42,8 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
                   "workload.planted"),
 }
 """Setting -> the fields of a trial that it follows from: with one of them varied, the difference is a declared one."""
+ENVIRONMENT = "engine.environment"
+"""Variables that a suite sets for a program."""
 OF_MEASUREMENTS = ("measurement", "processes")
 """The same for what only a measurement's own plug-in reads back, such as the shapes of its tensors."""
 NOT_SETTINGS = ("deepspeed_config", "wrapper")
@@ -75,7 +78,11 @@ class ReadBack:
     def _followed(self, name: str, cell_id: str) -> tuple[str, ...]:
         """Return the fields of a trial that a setting follows from."""
         own = self._measures and any(name in result.effective for result in self._trials[cell_id])
-        return FOLLOWS.get(name, OF_MEASUREMENTS if own else ())
+        choices = self._cells[cell_id].choices
+        text = choices.engine.environment.get(name) if isinstance(choices, ProgramConfig) else None
+        stated = () if text is None else (
+            f"{ENVIRONMENT}.{name}", *(f"parameters.{each}" for each in placeholders(text)))
+        return (*FOLLOWS.get(name, OF_MEASUREMENTS if own else ()), *stated)
 
     def _settings(self, cell_id: str) -> Mapping[str, str]:
         if cell_id not in self._known:

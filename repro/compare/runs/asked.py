@@ -11,7 +11,7 @@ from repro.record.questions import earlier_answers, keep_answer
 from repro.suite.planning.plan import Plan
 from repro.suite.planning.question import question_of
 
-TESTED: tuple[AdviceKind, ...] = ("tested", "tested_in_a_contest", "looks_used_up", "equal_grids")
+TESTED: tuple[AdviceKind, ...] = ("tested", "tested_in_a_contest", "looks_used_up", "equal_grids", "timely")
 """Advice under a comparison that was tested and is open."""
 ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth", 6: "sixth"}
 

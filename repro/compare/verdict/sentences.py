@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import median
 
 from repro import stats
 from repro.compare.cells import ComparedCell
 from repro.compare.evidence.evidence import Evidence
+from repro.compare.evidence.late import Late
 from repro.compare.evidence.missed import Missed, sign_test
 from repro.compare.figures import Restricted
 from repro.compare.verdict.family import ALPHA, FamilyShare
@@ -16,6 +18,8 @@ from repro.suite.design import LEAST_REPEATS
 
 VISIBLE = 0.005
 """Relative distance between evaluations below which it is not worth a word."""
+STARTUP_SHARE = 0.1
+"""Share of a time up to which start-up is not worth a word."""
 SEES_ONE_IN_TEN = 29
 """Fewest trials that hold, in 95 of 100 runs, one of a kind that is one in ten."""
 UNSEEDED = "its command takes no {seed}, so it is unknown whether its trials have different seeds"
@@ -95,7 +99,8 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
     """Return why the figures show neither a difference nor equivalence."""
     assert item.ratio is not None
     if not item.is_apart(1 - share.level) and share.p is not None and share.p <= ALPHA:
-        return grids_alone(item)
+        return grids_alone(item) if item.is_timely(1 - share.level) else (
+            f"{_late_words(item.late)}; what this leaves open could produce this ratio alone")
     if item.interval is None:
         return _why_no_spread(item, share)
     word = item.asked.scale.below if item.ratio < 1 else item.asked.scale.above
@@ -138,6 +143,14 @@ def grids_alone(item: Evidence) -> str:
     assert item.grid is not None
     return (f"{item.grid.unlike}; the grids alone could produce this ratio, because a crossing can be anywhere between "
             "two evaluations")
+
+
+def _late_words(late: Late | None) -> str:
+    """Return which times are known to bounds only."""
+    assert late is not None
+    return (f"{late.trials} {'time is' if late.trials == 1 else 'times are'} known to bounds only, at most "
+            f"{per_cent(late.share)} apart: an evaluation was read together with later output, or in a file that is "
+            "looked at every 0.25 s")
 
 
 def _apart_words(share: float | None) -> str:
@@ -197,6 +210,7 @@ def cautions(item: Evidence) -> list[str]:
              *describe_resumed_trials(item),
              *_missed_cautions(item), *_order_cautions(item)]
     found += _grid_cautions(item) if item.grid is not None else []
+    found += [*_late_cautions(item), *_startup_cautions(item)]
     found += _drift_cautions(item)
     if (nodes := item.by_node) is not None and nodes.unit == "block" and nodes.differs:
         found.append(f"{nodes.words}; the verdict is on these {nodes.noun} and no others")
@@ -273,6 +287,34 @@ def _grid_cautions(item: Evidence) -> list[str]:
         found.append("all trials reached the target at the same evaluation: counts are known to "
                      f"{per_cent(item.grid.share)} only")
     return found
+
+
+def _late_cautions(item: Evidence) -> list[str]:
+    """Return what late reads leave open of a ratio, where it is visible."""
+    if item.late is None or item.ratio is None or item.late.share < VISIBLE:
+        return []
+    found = item.late.interval(0.95)
+    ratio = f"; within them the interval is {found.low:.3f} to {found.high:.3f}" if found is not None else ""
+    return [f"{_late_words(item.late)}{ratio}"]
+
+
+def _startup_cautions(item: Evidence) -> list[str]:
+    """Return how much of each side's time a program had not begun to train, if that is much and on the clock."""
+    if item.asked.scale.path != "tta_wall" or item.ratio is None:
+        return []
+    found: dict[str, tuple[float, float]] = {}
+    for cell, side in ((item.candidate, item.ours), (item.baseline, item.theirs)):
+        known = [(seconds, value) for repeat, value in side.values.items()
+                 if (seconds := side.results[repeat].startup_seconds) is not None]
+        if known:
+            found[cell.label] = median(seconds for seconds, _ in known), median(one / all_ for one, all_ in known)
+    if max((share for _, share in found.values()), default=0.0) <= STARTUP_SHARE:
+        return []
+    each = "; ".join(f"{label} {seconds:.3g} s, {share:.0%} of it".replace("%", " %")
+                     for label, (seconds, share) in found.items())
+    return [f"start-up is on the clock before the first output or step ({each}): imports and data, which hide a "
+            "difference in training; let evaluation.start name the line with which training begins, or compare by "
+            "tta_train"]
 
 
 def _drift_cautions(item: Evidence) -> list[str]:

@@ -17,7 +17,6 @@ from repro.core.frozen import Frozen
 from repro.record.result.results import Result, figure
 from repro.record.result.status import counted, meaning
 from repro.suite.design import JUDGES
-from repro.suite.kinds.program import ProgramConfig
 from repro.suite.metrics import DEFAULT, METRICS, MetricSpec
 from repro.suite.model import Metric
 
@@ -99,7 +98,7 @@ def summarize(
         coefficient_of_variation=stats.or_none(lambda: stats.coefficient_of_variation(spread))
         if complete and len(spread) > 1 else None,
         outliers=tuple(stats.or_none(lambda: stats.outlier_marks(found)) or ()) if complete else (),
-        has_target=isinstance(cell.choices, ProgramConfig | Mapping) or cell.choices.stop.has_target,
+        has_target=isinstance(cell.choices, Mapping) or cell.choices.stop.has_target,
         contest=JUDGES.get(design_of(cell)) == "mean",
         resumed=sum(bool(item.resumed) for item in ordered),
         **(_missed(own, scale, horizon) if scale.to_target and 0 < hits < len(own) else {}),

@@ -27,7 +27,7 @@ def judged(found: Sequence[Evidence]) -> list[Comparison]:
 def _withheld(item: Evidence) -> Evidence:
     """Return it without any figure that could be taken for a result; the pairs, which were measured, stay."""
     return replace(item, ratio=None, interval=None, p=None, floor=1.0, equivalence=None, less=0, more=0, welch=None,
-                   split=None, probability_less=None, missed=None, grid=None)
+                   split=None, probability_less=None, missed=None, grid=None, late=None)
 
 
 def _comparison(item: Evidence, share: FamilyShare) -> Comparison:
@@ -87,10 +87,10 @@ def _decide(item: Evidence, share: FamilyShare) -> Decision:
 
 def _open_kind(item: Evidence, share: FamilyShare) -> AdviceKind:
     """Return what settles a comparison that was tested and is open: another test at most where only unlike grids
-    withheld a difference, which equal cells with fine grids reach as rarely as a verdict.
+    or late reads withheld a difference, which equal cells with fine grids reach as rarely as a verdict.
     """
     if _is_excluded(item, share) and not item.is_apart(1 - share.level):
-        return "equal_grids"
+        return "equal_grids" if item.is_timely(1 - share.level) else "timely"
     return "tested_in_a_contest" if JUDGES.get(item.design) == "mean" else "tested"
 
 

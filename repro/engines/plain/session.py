@@ -32,7 +32,7 @@ from repro.engines.plain.state import (
 )
 from repro.engines.plain.tensor_files import load_preconditioner, preconditioner_bytes, save_preconditioner
 from repro.seams.preconditioner import Place
-from repro.seams.training import Batch, Held, Job, Session, TrainingParts
+from repro.seams.training import Batch, Held, Job, Session, TrainingParts, WholeSet
 
 PLAIN = (bool, int, float, str, type(None))
 STATE_BYTES = 4
@@ -153,7 +153,9 @@ class TorchSession(Session):
 
     def evaluate(self, batches: Collection[Batch], metric: str) -> tuple[float, int]:
         with self.evaluated():
-            return self._evaluate(batches, metric)
+            score, samples = self._evaluate(batches, metric)
+        whole = self.parts.scores[metric]
+        return (whole.value(self.gather) * samples if isinstance(whole, WholeSet) else score), samples
 
     def forward_is_collective(self) -> bool:
         """Return True if a forward pass waits for the other ranks: all then run the same number of passes."""

@@ -15,7 +15,7 @@ from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any
 
-from repro.core.errors import CheckpointRefused, OutOfMemory
+from repro.core.errors import CheckpointRefused, OutOfMemory, TrialError
 from repro.core.machine import is_out_of_memory
 from repro.core.redact import masked
 from repro.seams.launching import RankCause, RankEnd
@@ -34,11 +34,11 @@ def resolve(entry: str) -> Entry:
 def reason(error: BaseException) -> str:
     """Return type and first line of an exception; without credentials, because it goes into the record.
 
-    The type is omitted where `cause` says it already.
+    The type is omitted where `cause` says it already, and of an error of the harness, whose words are complete.
     """
     lines = masked(str(error)).strip().splitlines()
     kind = type(error).__name__
-    if lines and isinstance(error, CheckpointRefused | OutOfMemory):
+    if lines and isinstance(error, CheckpointRefused | OutOfMemory | TrialError):
         return lines[0][:LONGEST_REASON]
     return f"{kind}: {lines[0]}"[:LONGEST_REASON] if lines else kind
 

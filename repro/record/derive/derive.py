@@ -94,12 +94,17 @@ def derive_program(
     points = read_curve(log)
     crossing = find_stop(points, choices.stop)
     clocks = read_clocks(log, points, choices.stop, crossing) if status == "ok" and crossing is not None else {}
-    if status == "ok" and crossing is None:
+    if status == "ok" and crossing is None and choices.stop.has_target:
         status, reasons = "invalid", (NoSuccess(contest=choices.stop.judges == "mean"),)
-    if clocks and crossing is not None and not _own_clock_counts(log, crossing[1]):
-        clocks["tta_train"] = None
-    if "epochs_to_target" in clocks and not any(event.epochs_known for event in log.all(schema.Evaluation)):
+    if clocks and crossing is not None:
+        clocks["tta_wall_bounds"] = _wall_bounds(log, crossing[1], clocks["tta_wall"])
+        if not _own_clock_counts(log, crossing[1]):
+            clocks["tta_train"] = None
+    evaluations = log.all(schema.Evaluation)
+    if "epochs_to_target" in clocks and not any(event.epochs_known for event in evaluations):
         clocks["epochs_to_target"] = None
+    if "samples_to_target" in clocks and not all(event.counted for event in evaluations):
+        clocks["samples_to_target"] = None
     return Result(**base, **_measured(choices, log, points), **clocks, status=status, reasons=reasons, curve=points,
                   warnings=warnings)
 
@@ -107,6 +112,18 @@ def derive_program(
 def _findings(log: TrialLog, void: bool) -> tuple[Stated, ...]:
     """Return the findings of the supervisor: those that make the trial invalid, or the rest."""
     return tuple(Stated(text=event.text) for event in log.all(schema.ProgramFinding) if event.void == void)
+
+
+def _wall_bounds(log: TrialLog, at: int, wall: float) -> tuple[float, float] | None:
+    """Return between which times the target was reached, if the start or this evaluation may have been read late."""
+    compared = log.last(schema.ClocksCompared)
+    since = dict(compared.late).get(at) if compared is not None else None
+    began = compared.start_since_ns if compared is not None else None
+    if log.run_start is None or (since is None and began is None):
+        return None
+    arrived = [item.at_ns for item in log.recorded if isinstance(item.event, schema.Evaluation)][at]
+    late = 0.0 if since is None or arrived is None else (arrived - since) / 1e9
+    return max(0.0, wall - late), wall + (0.0 if began is None else (log.run_start - began) / 1e9)
 
 
 def _own_clock_counts(log: TrialLog, at: int) -> bool:
@@ -120,10 +137,13 @@ def _own_clock_counts(log: TrialLog, at: int) -> bool:
 def _measured(choices: ProgramConfig, log: TrialLog, points: Sequence[Point]) -> dict[str, Any]:
     """Return the figures that need no target."""
     found: dict[str, Any] = {"init_seconds": read_init_seconds(log), **read_quality(points, choices.stop)}
+    if (compared := log.last(schema.ClocksCompared)) is not None:
+        found["startup_seconds"] = compared.startup_seconds
     if log.run_stop is None or log.run_start is None:
         return found
     wall = (log.run_stop - log.run_start) / 1e9
-    samples = points[-1].samples if points else None
+    counted = all(event.counted for event in log.all(schema.Evaluation))
+    samples = points[-1].samples if points and counted else None
     found |= {"run_seconds": wall, "samples": samples}
     if samples and wall > 0 and choices.batch is not None:
         found["samples_per_second"] = samples / wall

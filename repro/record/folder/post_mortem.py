@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,9 @@ from repro.seams.launching import LaunchResult, RankEnd
 LINES = 3
 LONGEST = 300
 _READ = 8192
+
+EXITED = re.compile(r"exit code \d+: (.+)", re.DOTALL)
+"""The reason of a program that ended by an exception."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,9 @@ def tail(before: Snapshot, rank: int, reason: str = "") -> str:
     except OSError:
         return ""
     lines = [line.strip() for line in masked(text).splitlines()]
+    said = EXITED.match(reason)
+    if said is not None and any(line.endswith(said[1]) for line in lines):
+        return ""  # the exception that the reason has from these lines
     lines = [line for line in lines if line and line not in reason]
     if lines and reason and lines[-1].endswith(reason):
         return ""  # the traceback of the reason itself

@@ -400,3 +400,13 @@ def _read_gate(path: Path) -> dict[str, Any]:
     read_model(path, Gate)  # refuses what readers cannot rely on
     data: dict[str, Any] = json.loads(read_bounded(path))
     return data
+
+
+def seconds_by_cell(record: Record) -> dict[str, float]:
+    """Return cell -> mean seconds of the starts of its trials that have ended, processes included."""
+    cells = {trial.trial_id: trial.cell_id for trial in record.plan.trials()}
+    found: dict[str, list[float]] = {}
+    for item in record.attempts:
+        if (seconds := item.known_seconds) is not None and item.trial_id in cells:
+            found.setdefault(cells[item.trial_id], []).append(seconds)
+    return {cell: sum(each) / len(each) for cell, each in found.items()}

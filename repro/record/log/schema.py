@@ -288,6 +288,8 @@ class Evaluation(ValueEvent):
     """A program's own clock."""
     read: int | None = None
     """Number of the read in which a program's statement arrived."""
+    counted: bool = True
+    """False: a program states no position, and `samples_count` is the number of its evaluations."""
     epochs_known: bool = False
     """`epoch_num` follows from what a program states."""
 
@@ -557,6 +559,12 @@ class ClocksCompared(LogEvent):
     """The same over stretches of steps alone."""
     judged_seconds: float
     """Our seconds of these stretches."""
+    late: tuple[tuple[int, int], ...] = ()
+    """Of evaluations whose arrival may be late: their number, from 0, and the earliest monotonic nanoseconds."""
+    startup_seconds: float | None = None
+    """On our clock before any sign of training; None: our clock begins when the program says so."""
+    start_since_ns: int | None = None
+    """The same of the statement with which training began; None: it came when it was made."""
 
 
 class EffectiveSettings(ValueEvent):

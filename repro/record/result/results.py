@@ -81,6 +81,12 @@ class Result(Frozen):
     """The same, minus evaluation, checkpoint and logging."""
     tta_cold: Compared | None = None
     """Seconds from the launch of the processes to the same evaluation: the waiting time of a user."""
+    tta_wall_bounds: tuple[float, float] | None = None
+    """Least and largest `tta_wall` that agree with when a program's statements were read; None: they were read as they
+    were made."""
+    startup_seconds: float | None = None
+    """Of a program: seconds on `tta_wall` before its first output or step, imports and data among them; None: it says
+    when its training begins."""
     run_seconds: Compared | None = None
     """From `run_start` to `run_stop`."""
     init_seconds: Compared | None = None

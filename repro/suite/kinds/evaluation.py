@@ -40,6 +40,7 @@ class Pattern:
         """
         self._search = expression.search
         self._groups = tuple(expression.groupindex.items())
+        self.names = tuple(expression.groupindex)
 
     def find(self, line: bytes) -> dict[str, str] | None:
         """Return the named groups that took part in the first match in a line of UTF-8; None if nothing matches."""
@@ -60,8 +61,6 @@ class OutputPatterns:
     """A statement of position or clock without a quality."""
     context: str | None = None
     """A line whose position holds for the evaluations after it that state none."""
-    start: str | None = None
-    """The training begins; the first such line counts."""
     stop: str | None = None
     """The training ended; lines after it mean nothing."""
 
@@ -145,6 +144,9 @@ class Ready:
     """patterns: lines by `patterns`; airbench: its table; csv: a file of metrics, not lines."""
     made: OutputPatterns | None = None
     """With METRIC for the name of the quality."""
+    start: str = ""
+    """What it prints when its training begins, after imports and data; not every version and option of it does. "": its
+    table says so."""
 
     def patterns(self, metric: str) -> OutputPatterns:
         """Return the patterns for a quality.
@@ -159,23 +161,32 @@ class Ready:
 
 EPOCH = r".*'epoch': '?(?P<epoch>[^,'}]+)"
 """In the dictionaries of Hugging Face's Trainer."""
-LLM_C_STEP = r"^step +(?P<step>\d+)/\d+ \|"
+LLM_C_STEP = r"^step +(?P<step>\d+)(?:/\d+ \||: train loss )"
+"""On a GPU `step 1/20 | loss ...`, on a processor `step 0: train loss ...`."""
+BAR = r": .*\| *0/(?:\d+|\?) \[00:00<"
+"""The first state of a progress bar of tqdm, after its title."""
 READY: dict[str, Ready] = {
-    "nanogpt-speedrun": Ready("modded-nanogpt's speed-run", "val_loss", "val_loss", made=OutputPatterns(
+    "nanogpt-speedrun": Ready("modded-nanogpt's speed-run", "val_loss", "val_loss",
+                              start=r"(?:^|\]: ?)step:0/\d+ ", made=OutputPatterns(
         evaluation=rf"{SPEEDRUN}METRIC:(?P<value>\S+)(?: {CLOCK})?",
         progress=rf"{SPEEDRUN}(?:train_loss:\S+ )?(?:{CLOCK}|train_time:)")),
-    "nanogpt": Ready("nanoGPT's train.py", "val_loss", "val_loss", made=OutputPatterns(
+    "nanogpt": Ready("nanoGPT's train.py", "val_loss", "val_loss", start="^using fused AdamW: ", made=OutputPatterns(
         evaluation=r"^step (?P<step>\d+): train loss \S+, val loss (?P<value>[^\s,]+)",
         progress=r"^iter (?P<step>\d+): loss ")),
-    "llm.c": Ready("llm.c's train_gpt2", "val_loss", "val_loss", made=OutputPatterns(
+    "llm.c": Ready("llm.c's train_gpt2", "val_loss", "val_loss",
+                   start="^(?:=> setting grad_accum_steps=|val dataset num_batches: )", made=OutputPatterns(
         evaluation=r"^val loss (?P<value>\S+)$", progress=LLM_C_STEP, context=LLM_C_STEP)),
-    "huggingface-trainer": Ready("Hugging Face Trainer's dictionaries", r"eval_\w+", "eval_loss", made=OutputPatterns(
+    "huggingface-trainer": Ready("Hugging Face Trainer's dictionaries", r"eval_\w+", "eval_loss",
+                                 start=r"\*{5} Running training \*{5}|^ *0%\|.*\| *0/\d+ \[00:00<",
+                                 made=OutputPatterns(
         evaluation=rf"'METRIC': '?(?P<value>[^,'}}]+){EPOCH}", progress=rf"\{{'loss': {EPOCH}",
         stop=r"\{'train_runtime': ")),
-    "keras": Ready("Keras' fit, verbose 1 or 2", r"val_\w+", "val_accuracy", made=OutputPatterns(
+    "keras": Ready("Keras' fit, verbose 1 or 2", r"val_\w+", "val_accuracy", start=r"^Epoch 1/\d+$",
+                   made=OutputPatterns(
         evaluation=r"^ *\d+/\d+ .* - METRIC: (?P<value>\S+)", context=r"^Epoch (?P<epoch>\d+)/\d+$")),
     "airbench": Ready("cifar10-airbench's table", "val_acc|tta_val_acc", "tta_val_acc", kind="airbench"),
-    "lightning-csv": Ready("Lightning's metrics.csv", r"[^,\s\"]+", "val_loss", kind="csv"),
+    "lightning-csv": Ready("Lightning's metrics.csv", r"[^,\s\"]+", "val_loss", kind="csv",
+                           start=f"^(?:Training|Epoch 0){BAR}"),
 }
 
 
@@ -202,16 +213,17 @@ class Evaluation(SuitePart):
 
     metric: str = Field(pattern=r"^[A-Za-z_][\w./ -]{0,99}$", description="name of the quality")
     direction: Literal["higher", "lower"] = Field(description="which values are better")
-    reader: Literal["pattern", "mllog", "watch", "tensorboard"] = Field(
+    reader: Literal["pattern", "mllog", "watch", "tensorboard", "none"] = Field(
         "pattern", description="pattern: lines of its output; mllog: MLPerf's log lines; watch: `repro.watch` in its "
-                               "code; tensorboard: event files")
+                               "code; tensorboard: event files; none: nothing is evaluated (stop.design: end)")
     pattern: str = Field("", max_length=1000, description="regular expression (RE2) with a group `value`, or the name "
                                                           "of a ready one")
     progress: str = Field("", max_length=1000, description="regular expression of lines with steps but no quality")
     context: str = Field("", max_length=1000, description="regular expression of lines whose step holds for the "
                                                           "evaluations after them")
     start: str = Field("", max_length=1000, description="regular expression of the line with which training begins; "
-                                                        "empty: with the start of the process")
+                                                        "empty: that of a ready pattern, else with the start of the "
+                                                        "process")
     stop: str = Field("", max_length=1000, description="regular expression of the line with which training ends")
     key: Literal["eval_accuracy", "eval_error"] = Field("eval_accuracy", description="mllog: key of the quality")
     tag: str = Field("", max_length=200, description="tensorboard: the scalar that is the quality")
@@ -225,9 +237,13 @@ class Evaluation(SuitePart):
     def _of_its_reader(self) -> Evaluation:
         if self.reader == "pattern" and not self.pattern:
             raise FieldProblem("is missing: it finds the quality in the output; or name another reader", ("pattern",))
-        if name := next((name for name in PATTERNS if getattr(self, name) and self.reader != "pattern"), None):
+        foreign = {"pattern": (), "tensorboard": tuple(name for name in PATTERNS if name != "start"),
+                   "none": tuple(name for name in PATTERNS if name not in ("start", "stop"))}
+        if name := next((name for name in foreign.get(self.reader, PATTERNS) if getattr(self, name)), None):
             raise FieldProblem(f"reader {self.reader} has none; remove it", (name,))
         self._ready_or_own()
+        if self.start:
+            compile_pattern("start", self.start)
         if bool(self.tag) != (self.reader == "tensorboard"):
             raise FieldProblem("only reader tensorboard has it; remove it" if self.tag else "is missing: the scalar "
                                "that is the quality", ("tag",))
@@ -238,7 +254,8 @@ class Evaluation(SuitePart):
 
     def _ready_or_own(self) -> None:
         if self.known is not None:
-            if name := next((name for name in PATTERNS[1:] if getattr(self, name)), None):
+            given = PATTERNS[1:] if self.known.kind == "airbench" else PATTERNS[1:3] + PATTERNS[4:]
+            if name := next((name for name in given if getattr(self, name)), None):
                 raise FieldProblem(f"the ready pattern {self.pattern} has its own; remove it", (name,))
         elif self.reader == "pattern":
             try:
@@ -253,6 +270,11 @@ class Evaluation(SuitePart):
         return ready(self.pattern, self.metric) if self.reader == "pattern" and "(" not in self.pattern else None
 
     @property
+    def begins(self) -> str:
+        """Regular expression of the line with which training begins; "": the reader knows, or nothing tells."""
+        return self.start or (self.known.start if self.known is not None else "")
+
+    @property
     def reads_file(self) -> bool:
         """The quality comes from a file and not from the output."""
         return self.reader == "tensorboard" or (self.known is not None and self.known.kind == "csv")
@@ -261,4 +283,4 @@ class Evaluation(SuitePart):
         """Return what the lines of the output mean."""
         if self.known is not None:
             return self.known.patterns(self.metric)
-        return OutputPatterns(self.pattern, *(getattr(self, name) or None for name in PATTERNS[1:]))
+        return OutputPatterns(self.pattern, self.progress or None, self.context or None, self.stop or None)

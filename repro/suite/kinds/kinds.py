@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import Discriminator, Tag
 
-from repro.core import registry
+from repro.core import pattern, registry
 from repro.core.errors import nearest
 from repro.suite.field_problem import FieldProblem
 from repro.suite.kinds.program import ProgramConfig, ProgramStop
 from repro.suite.kinds.stop import Repeats, Stop
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.kinds.trial_config import TrialConfig
+from repro.suite.metrics import DEFAULT_TO_THE_END
 
 DEFAULT, PROGRAM = "training", "program"
 OF_PAPERS: dict[str, type[TrialConfig]] = registry.parts("kind")
@@ -42,6 +43,8 @@ def written_kinds(data: dict[str, Any]) -> dict[str, Any]:
 
 def default_metric(trial: Mapping[str, Any]) -> str:
     """Return the metric of the kind that a suite's raw `trial` names; "": it follows from the design."""
+    if pattern.get(trial, "stop.design") == "end":
+        return DEFAULT_TO_THE_END
     kind = trial.get("kind")
     return KINDS[kind].default_metric if isinstance(kind, str) and kind in KINDS else ""
 

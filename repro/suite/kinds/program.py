@@ -37,8 +37,7 @@ ALL_PYTHON = ("**/*.py",)
 NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
 UNVERIFIED = ("self-reported: the programs state their quality and their training clock themselves; not gated: "
               "their data, its order, their initial weights and their arithmetic were not compared")
-BUDGET_SECONDS = 60.0
-"""Duration of a program's trial of which nothing is known, for estimates."""
+ONLY_TIMES = "only times are compared: that both do the same work was not checked"
 
 
 class Program(SuitePart):
@@ -49,8 +48,8 @@ class Program(SuitePart):
                                  "through a shell; {seed}, {processes}, {batch.global}, {run_dir} and parameters in "
                                  "braces are filled in")
     folder: str = Field(".", min_length=1, max_length=1000, description="working folder, relative to the suite's file")
-    files: tuple[str, ...] = Field(ALL_PYTHON, min_length=1, max_length=100,
-                                   description="patterns of the files below it that are the program")
+    files: tuple[str, ...] = Field(ALL_PYTHON, max_length=100, description="patterns of the files below it that are "
+                                   "the program; none: [], for a command that is installed")
     commit: str = Field("", pattern=r"^([\w@][\w./~^@-]{0,199})?$", description="commit, tag or branch of the folder's "
                         "git repository to run, in a separate folder; empty: the files as they are")
     environment: dict[str, str] = Field(default_factory=dict, max_length=100, description="variables to set")
@@ -77,12 +76,13 @@ class ProgramBatch(BatchSize):
 class ProgramStop(Bar):
     """Criterion of success, declared beforehand; the program itself decides when it ends."""
 
-    target: float = Field(description="the quality to reach")
+    target: float | None = Field(None, description="the quality to reach; of every design but end")
     confirm_evals: ConfirmEvals = 1
-    design: Literal["fixed_budget", "stop_at_target", "contest"] = Field(
+    design: Literal["fixed_budget", "stop_at_target", "contest", "end"] = Field(
         "fixed_budget", description="fixed_budget: it runs to its end; stop_at_target: it is ended (SIGTERM, then "
                                     "SIGKILL) when the target is established; contest: it runs to its end, and "
-                                    "the target judges the mean over all trials")
+                                    "the target judges the mean over all trials; end: it runs to its end, nothing is "
+                                    "evaluated, and only its time counts")
     alpha: Alpha = ALPHA
     metric: str = Field("", description="filled in from evaluation")
     direction: Direction | None = Field(None, description="filled in from evaluation")
@@ -90,18 +90,21 @@ class ProgramStop(Bar):
     steps: ClassVar[int | None] = None
 
 
+NOTHING = Evaluation(metric="time", direction="lower", reader="none")
+"""Of a program of which only the time counts."""
+
+
 class ProgramConfig(TrialConfig):
     """Everything that defines a cell whose trials run a program."""
 
     plugin_fields: ClassVar[tuple[str, ...]] = ("launcher",)
     ranks: ClassVar[int] = 1
-    unverified: ClassVar[str] = UNVERIFIED
 
     kind: Literal["program"] = Field("program", description="what a trial is; program: your own command")
     engine: Program
     parameters: dict[str, Value] = Field(default_factory=dict, max_length=1000,
                                          description="values that the command takes in braces; factors of the suite")
-    evaluation: Evaluation
+    evaluation: Evaluation = Field(NOTHING, description="how the quality is read; of every design but end")
     stop: ProgramStop
     processes: int = Field(1, ge=1, le=65536, description="ranks that the command starts; {processes} passes it")
     batch: ProgramBatch | None = Field(None, description="declared, so that steps can be counted as samples")
@@ -134,6 +137,7 @@ class ProgramConfig(TrialConfig):
         if idle := next((name for name in self.parameters if name not in used), None):
             raise FieldProblem(f"the command does not use it; write {{{idle}}} in engine.run, or remove it",
                                ("parameters", idle))
+        self._check_end()
         for field, value in (("metric", self.evaluation.metric), ("direction", self.evaluation.direction)):
             if getattr(self.stop, field) not in ("", None, value):
                 raise FieldProblem(f"evaluation.{field} says {value}; remove it here", ("stop", field))
@@ -143,6 +147,17 @@ class ProgramConfig(TrialConfig):
             raise FieldProblem("a program is started by the harness itself; remove it (the command may be torchrun)",
                                ("launcher",))
         return self
+
+    def _check_end(self) -> None:
+        if self.stop.has_target and self.evaluation.reader == "none":
+            raise FieldProblem("is missing: how the quality is read; or compare times only, by stop: {design: end}",
+                               ("evaluation",))
+        if self.stop.has_target != (self.stop.target is not None):
+            raise FieldProblem("design end asks for no quality; remove it" if self.stop.target is not None
+                               else "is missing", ("stop", "target"))
+        if not self.stop.has_target and self.evaluation.reader != "none":
+            raise FieldProblem("design end evaluates nothing; remove it (start and stop may stay, with reader: none)",
+                               ("evaluation", "reader"))
 
     def _templates(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield from ((("engine", "run", index), part) for index, part in enumerate(self.engine.run))
@@ -227,6 +242,10 @@ class ProgramConfig(TrialConfig):
         return self.epoch_samples
 
     @property
+    def unverified(self) -> str:
+        return UNVERIFIED if self.stop.has_target else ONLY_TIMES
+
+    @property
     def takes_seed(self) -> bool:
         """The command, or a variable that is set for it, has the seed of the trial."""
         return any(SEED in placeholders(text) for text in (*self.engine.run, *self.engine.environment.values()))
@@ -235,7 +254,7 @@ class ProgramConfig(TrialConfig):
         return "a program keeps its own checkpoints, which this harness does not know"
 
     def notes(self, machine: Machine) -> list[str]:
-        without = "" if self.takes_seed else (
+        without = "" if self.takes_seed or not self.stop.has_target else (
             f"{self.title}: the command takes no {{seed}}, so nothing makes its trials differ: if the program fixes "
             "its seed, they are one training repeated, which says nothing about other seeds")
         place = next((part for part in self.engine.run if part.startswith("/")), "")
@@ -246,8 +265,8 @@ class ProgramConfig(TrialConfig):
         unhashed = f"{self.title}: {outside} lies outside engine.folder, so its changes are not seen" if outside else ""
         return [*(text for text in (without, bound, unhashed) if text), *super().notes(machine)]
 
-    def full_budget_seconds(self, cores: int) -> float:
-        return min(BUDGET_SECONDS, self.timeout_seconds)
+    def full_budget_seconds(self, cores: int) -> float | None:
+        return None
 
     @property
     def work(self) -> str:

@@ -72,9 +72,9 @@ def read(folder: Path, patterns: Sequence[str], commit: str) -> SourceCode:
         if len(found) > MAX_FILES or len(content) > MAX_FILE_BYTES:
             raise FieldProblem(f"{name}: more than {MAX_FILES} files, or one of more than {MAX_FILE_BYTES >> 20} MiB: "
                                "name the program's source and not its data", ("engine", "files"))
-    if not found:
-        raise FieldProblem(f"no file of {folder.name or 'the folder'} matches {', '.join(patterns)}",
-                           ("engine", "files"))
+    if patterns and not found:
+        raise FieldProblem(f"no file of {folder.name or 'the folder'} matches {', '.join(patterns)}; a command that is "
+                           "installed has files: []", ("engine", "files"))
     return SourceCode(found, folder)
 
 

@@ -204,6 +204,10 @@ class TrainingConfig(TrialConfig):
         clipping = engine.ungated_clipping if self.gradient_clip is not None and self.processes > 1 else ""
         return stated or engine.ungated(self.processes, rule) or clipping
 
+    def stated(self) -> dict[str, Any]:
+        found = super().stated()
+        return found | {"eval_batch": self.eval_batch or self.workload.get(Workload).eval_batch_size}
+
     @property
     def gate_metric(self) -> str:
         """The metric that the parity gate evaluates by: the one that the trial stops by, else the workload's first."""

@@ -141,6 +141,10 @@ class TrialConfig(SuitePart):
         """Settings that follow from the fields, by name."""
         return {}
 
+    def stated(self) -> dict[str, Any]:
+        """Return the fields as JSON data, as suites name their levels: also one that is left out for its default."""
+        return self.model_dump(mode="json", by_alias=True)
+
     @property
     def repeatability(self) -> str:
         """The declared level of determinism."""
@@ -254,8 +258,9 @@ class TrialConfig(SuitePart):
         return bool(self.stop.design != "stop_at_target")
 
     @abstractmethod
-    def full_budget_seconds(self, cores: int) -> float:
-        """Return roughly how long a trial takes with its whole budget on `cores` CPU cores (modelled)."""
+    def full_budget_seconds(self, cores: int) -> float | None:
+        """Return roughly how long a trial takes with its whole budget on `cores` CPU cores (modelled); None: nothing
+        tells."""
 
     @abstractmethod
     def log_size(self) -> LogSize:

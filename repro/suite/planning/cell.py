@@ -59,7 +59,7 @@ class Cell(Frozen):
         plain = {key: value for key, value in self.factors.items() if key != AA}
         if self.factors.get(AA, "") != self.side or not self.label.endswith(_mark(self.side)):
             return False
-        data = self.choices.model_dump(mode="json", by_alias=True)
+        data = self.choices.stated()
         if not all(_states(self.choices, data, key, value) for key, value in plain.items()):
             return False
         if plain:
@@ -127,7 +127,7 @@ def differing(shown: Mapping[str, str], reference: Mapping[str, str]) -> tuple[s
 
 def shown_factors(choices: AnyTrialConfig, keys: Iterable[str]) -> dict[str, str]:
     """Return factor -> the text that reports show for it."""
-    data = choices.model_dump(mode="json", by_alias=True)
+    data = choices.stated()
     return {key: _text(choices, data, key) for key in keys}
 
 

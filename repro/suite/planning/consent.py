@@ -131,6 +131,11 @@ def permissions(cells: Sequence[Cell], base: str = "") -> str:
         f" --allow-code {code_sha256(code)}" if code else "")
 
 
+def permits(cells: Sequence[Cell], base: str = "") -> str:
+    """Return the hash of all that `permissions` allows."""
+    return hashlib.sha256(permissions(cells, base).encode()).hexdigest()
+
+
 def require_allowed(source: str, cells: Sequence[Cell], allowed: Sequence[str]) -> None:
     """Refuse the cells of a record if an option leads out of the run and the user has not allowed that very value.
 

@@ -31,7 +31,7 @@ def _judged_cells(suite: Suite, cells: Sequence[Cell]) -> tuple[int, ...]:
     """Return the places of the two cells that decide when a sequential run stops; () if one of them is missing here."""
     if suite.primary is None:
         return ()
-    data = [cell.choices.model_dump(mode="json", by_alias=True) for cell in cells]
+    data = [cell.choices.stated() for cell in cells]
     found = [next((index for index, item in enumerate(data) if pattern.matches(item, wanted)), None)
              for wanted in (suite.primary.candidate, suite.primary.baseline)]
     return tuple(index for index in found if index is not None) if None not in found else ()

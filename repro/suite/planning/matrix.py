@@ -57,7 +57,7 @@ def expand_matrix(suite: Suite, problem: Problem, files: ProgramFiles) -> tuple[
     for item in _combinations(suite, problem):
         choices = _parse_combination(item, suite, used, problem, files)
         # Again with the defaults filled in: an exclusion may name what the suite does not write out.
-        if choices is not None and not _excluded(choices.model_dump(mode="json", by_alias=True), suite, used):
+        if choices is not None and not _excluded(choices.stated(), suite, used):
             found.append((choices, item))
     if not found:
         raise problem("every combination is excluded", ("exclude",))

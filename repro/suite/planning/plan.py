@@ -253,7 +253,7 @@ def _keep_contrasts(
     suite: Suite, cells: list[Cell], problem: Problem, overridden: bool
 ) -> tuple[Suite, list[str]]:
     """Return the suite with the contrasts that its cells can answer, and a note for each that overrides removed."""
-    data = [cell.choices.model_dump(mode="json", by_alias=True) for cell in cells]
+    data = [cell.choices.stated() for cell in cells]
     wanted: list[tuple[dict[str, Any], FieldPath]] = [(suite.baseline, ("baseline",))] if suite.baseline else []
     if suite.primary:
         wanted.append((suite.primary.candidate, ("primary", "candidate")))
@@ -437,7 +437,8 @@ class Cost(Frozen):
     """Seconds that a plan takes if every trial uses its whole budget, roughly."""
 
     trials: int
-    full_budget_seconds: float
+    full_budget_seconds: float | None
+    """None: how long a trial takes is unknown, as of a program without a pilot."""
     label: str = "modelled from rough rates of one CPU core; a busy machine or a slow engine takes longer"
 
 
@@ -448,7 +449,7 @@ def over_time_limits(plan: Plan) -> list[str]:
     """
     cells = [cell for cell in plan.cells if cell.choices.device == "cpu"]
     late = [(seconds, cell) for cell in cells
-            if (seconds := cell.choices.full_budget_seconds(plan.cores)) > cell.choices.timeout_seconds]
+            if (seconds := cell.choices.full_budget_seconds(plan.cores) or 0.0) > cell.choices.timeout_seconds]
     if not late:
         return []
     seconds, cell = max(late, key=lambda item: item[0])
@@ -459,9 +460,18 @@ def over_time_limits(plan: Plan) -> list[str]:
             "budget lower"]
 
 
-def estimate(plan: Plan) -> Cost:
-    """Return a plan's time if every trial uses its whole budget."""
-    per_cell = [cell.choices.full_budget_seconds(plan.cores) for cell in plan.cells]
+def estimate(plan: Plan, pilot: Mapping[str, float] | None = None) -> Cost:
+    """Return a plan's time if every trial uses its whole budget.
+
+    Args:
+        pilot: cell -> seconds of one of its trials, as measured before.
+    """
+    known = pilot or {}
+    per_cell = [known.get(cell.cell_id, cell.choices.full_budget_seconds(plan.cores)) for cell in plan.cells]
     unmeasured = washed_out(plan.order) if plan.washes_out else ()
-    total = plain_sum(per_cell[index] for index, _ in (*plan.order, *unmeasured))
-    return Cost(trials=len(plan.order), full_budget_seconds=round(total + SETUP_SECONDS, 1))
+    each = [per_cell[index] for index, _ in (*plan.order, *unmeasured)]
+    if any(seconds is None for seconds in each):
+        return Cost(trials=len(plan.order), full_budget_seconds=None, label="unknown")
+    total = plain_sum(seconds or 0.0 for seconds in each)
+    label = {"label": "as long as the trials of the pilot"} if known else {}
+    return Cost(trials=len(plan.order), full_budget_seconds=round(total + SETUP_SECONDS, 1), **label)

@@ -153,6 +153,39 @@ def test_counts_are_the_same_only_if_the_grid_is_fine_enough(step: int, verdict:
         assert "too far to resolve a margin of 15 %" in found.because
 
 
+@pytest.mark.parametrize(("late", "verdict"), [(0.5, "faster"), (6.0, "inconclusive")])
+@pytest.mark.parametrize("metric", ["tta_wall", "tta_cold"])
+def test_a_time_that_was_read_late_is_faster_only_if_every_time_within_its_bounds_is(
+    late: float, verdict: str, metric: str,
+) -> None:
+    ours = [result(CANDIDATE, k, value, tta_cold=value + 1, tta_wall_bounds=(value - late / 10, value + 0.01))
+            for k, value in enumerate(steady(8, 7.0))]
+    theirs = [result(BASELINE, k, 10.0, tta_cold=11.0, tta_wall_bounds=(10.0 - late, 10.0)) for k in range(8)]
+    found = against(ours, theirs, metric)
+    assert found.verdict == verdict
+    assert any("16 times are known to bounds only" in text for text in found.cautions)
+    if verdict == "inconclusive":
+        assert "what this leaves open could produce this ratio alone" in found.because
+        assert found.advice is not None and found.advice.kind == "timely"
+    assert against(ours, theirs, "samples").cautions == against(trials(CANDIDATE, steady(8, 7.0)), trials(
+        BASELINE, [10.0] * 8), "samples").cautions
+
+
+def test_equal_times_that_were_read_late_are_not_the_same() -> None:
+    late = {"tta_wall_bounds": (9.0, 10.2)}
+    assert of(1.0, 10).verdict == "same"
+    assert against([result(CANDIDATE, k, value, **late) for k, value in enumerate(steady(10, 10.0))],
+                   trials(BASELINE, [10.0] * 10)).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(("startup", "warned"), [(0.5, False), (4.0, True), (None, False)])
+def test_start_up_on_the_clock_of_more_than_a_tenth_is_beside_the_verdict(startup: float | None, warned: bool) -> None:
+    sides = [[result(cell, k, 10.0 + k / 10, startup_seconds=startup) for k in range(6)]
+             for cell in (CANDIDATE, BASELINE)]
+    assert any("4 s, 39 % of it" in text for text in against(*sides).cautions) is warned
+    assert not any("start-up" in text for text in against(*sides, "tta_train").cautions)
+
+
 # ---- bad input: its own sentence each, and no number
 
 

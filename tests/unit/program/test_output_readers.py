@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from repro.core.events import Event, parse_line
 from repro.program.observation import LineSplitter, Observation, OutputProblem
-from repro.program.output_readers import LONGEST_EVENT, AirbenchReader, MllogReader, PatternReader
+from repro.program.output_readers import LONGEST_EVENT, AirbenchReader, MllogReader, PatternReader, StartFinder
 from repro.suite.field_problem import FieldProblem
-from repro.suite.kinds.evaluation import READY, OutputPatterns, compile_pattern, ready
+from repro.suite.kinds.evaluation import READY, Evaluation, OutputPatterns, compile_pattern, ready
 from tests.unit.program.printed import SECOND, evaluations, output, printed, seen
 
 SPEEDRUN = Path(os.environ.get("REPRO_SHARED_DATA", Path(__file__).parents[3].parent / "shared" / "data")) / "speedrun"
@@ -58,7 +58,7 @@ def test_nanogpt() -> None:
 def test_llm_c_takes_the_step_from_the_line_before() -> None:
     found = read("llm.c", "val_loss", "llm_c.txt")
     assert [(one.seen, one.step, one.value) for one in found] == [
-        ("evaluation", None, 11.033154), ("step", 1, None), ("step", 2, None), ("step", 3, None),
+        ("evaluation", 0, 11.033154), ("step", 1, None), ("step", 2, None), ("step", 3, None),
         ("evaluation", 3, 10.609911)]
 
 
@@ -211,7 +211,7 @@ GOOD = r"val_loss:(?P<value>\S+)"
 ])
 def test_a_bad_pattern_is_one_line(name: str, text: str, problem: str) -> None:
     with pytest.raises(FieldProblem) as caught:
-        OutputPatterns(**{"evaluation": GOOD, name: text}).compiled()
+        compile_pattern(name, text)
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.path == (name,)
@@ -356,14 +356,48 @@ def test_a_train_time_without_a_known_unit_is_a_problem(text: str) -> None:
 def test_context_holds_until_the_next_and_states_nothing_itself() -> None:
     found = seen(reader(r"^loss (?P<value>\S+)", context=r"^epoch (?P<epoch>\d+)"),
                  printed("loss 9", "epoch 1", "loss 8", "epoch 2", "loss 7"))
-    assert [(one.seen, one.epochs) for one in found] == [("evaluation", None), ("evaluation", 1.0), ("evaluation", 2.0)]
+    assert [(one.seen, one.epochs) for one in found] == [("evaluation", 0.0), ("evaluation", 1.0), ("evaluation", 2.0)]
 
 
-def test_the_training_begins_once_and_nothing_counts_after_its_end() -> None:
-    found = seen(reader(start="^go$", stop="^done$"),
-                 printed("go", "step 1 loss 3", "go", "step 2 loss 2", "done", "step 2 loss 1", "done"))
-    assert [(one.seen, one.step) for one in found] == [
-        ("start", None), ("evaluation", 1), ("evaluation", 2), ("stop", None)]
+def test_llm_c_on_a_processor_counts_its_steps_in_another_form() -> None:
+    found = seen(PatternReader(ready("llm.c", "val_loss").patterns("val_loss")), printed(
+        "val loss 5.32", "step 0: train loss 5.35 (took 912.1 ms)", "step 9: train loss 4.9 (took 900.2 ms)",
+        "val loss 4.89"))
+    assert [(one.seen, one.step, one.value) for one in found] == [
+        ("evaluation", 0, 5.32), ("step", 0, None), ("step", 9, None), ("evaluation", 9, 4.89)]
+
+
+def test_nothing_counts_after_the_end_of_the_training() -> None:
+    found = seen(reader(stop="^done$"), printed("step 1 loss 3", "step 2 loss 2", "done", "step 2 loss 1", "done"))
+    assert [(one.seen, one.step) for one in found] == [("evaluation", 1), ("evaluation", 2), ("stop", None)]
+
+
+def begins(name: str, metric: str, *texts: str) -> list[str]:
+    """Return the lines with which a ready pattern sees the training begin."""
+    logs = {"logs": "metrics.csv"} if name == "lightning-csv" else {}
+    finder = StartFinder(Evaluation.model_validate({"pattern": name, "metric": metric, "direction": "lower", **logs}))
+    return [line.text for line in printed(*texts) if finder.take(line)]
+
+
+@pytest.mark.parametrize(("name", "metric", "before", "line"), [
+    ("nanogpt", "val_loss", "number of parameters: 10.65M", "using fused AdamW: False"),
+    ("nanogpt-speedrun", "val_loss", "Resetting Model", "step:0/1390 val_loss:10.8311 train_time:0ms step_avg:0.03ms"),
+    ("llm.c", "val_loss", "train dataset num_batches: 1192", "val dataset num_batches: 128"),
+    ("llm.c", "val_loss", "num_parameters: 124475904 => bytes: 248951808", "=> setting grad_accum_steps=8"),
+    ("huggingface-trainer", "eval_loss", "Map: 100%|###| 10/10 [00:00<00:00, 99.1 examples/s]",
+     "  0%|          | 0/500 [00:00<?, ?it/s]"),
+    ("huggingface-trainer", "eval_loss", "Loading weights:   0%|   | 0/148 [00:00<?, ?it/s]",
+     "[INFO|trainer.py:2382] 2026-01-02 10:11:12,000 >> ***** Running training *****"),
+    ("keras", "val_loss", "Model: functional", "Epoch 1/3"),
+    ("lightning-csv", "val_loss", "Sanity Checking: |          | 0/? [00:00<?, ?it/s]",
+     "Training: |          | 0/? [00:00<?, ?it/s]"),
+])
+def test_a_ready_pattern_knows_where_training_begins(name: str, metric: str, before: str, line: str) -> None:
+    assert begins(name, metric, before, line, line) == [line]
+
+
+def test_every_ready_pattern_has_a_start_rule() -> None:
+    assert [name for name, known in READY.items() if not (known.start or known.kind == "airbench")] == []
 
 
 def test_a_message_shows_control_characters_as_escapes_and_a_long_line_cut() -> None:

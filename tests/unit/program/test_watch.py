@@ -278,7 +278,6 @@ START = line("start", 1)
     ([START, line("stop", 2), line("evaluation", 3, value=1)], "`evaluation` while the training has stopped"),
     ([START, line("stop", 2), line("start", 3)], "a second training"),
     ([START, line("evaluation", 3, arrived=2.9, value=1)], "its time is after its arrival"),
-    ([START, line("evaluation", 3, arrived=4.1, value=1)], "its time is 1.1 s before its arrival"),
     ([START, line("evaluation", 3, value=1), line("stop", 2.9)], "its time is before that of the line before"),
     ([START, line("step", 3, step=4), line("step", 4, step=3)], "goes back, from step 4"),
     ([START, line("step", 3, step=4, samples=9), line("step", 4, step=5, samples=8)], "and 9 samples"),

@@ -87,7 +87,7 @@ def test_the_declared_metric_is_the_first_of_the_answer(record: Record, declared
 def test_the_answer_of_a_cell_sorts_by_use(record: Record) -> None:
     found = points_of_a_cell(record, 3)
     answer = [point.key.partition("/")[2] for point in found if point.key.startswith("answer/")]
-    assert answer == ["median_tta_wall", "ratio", "ratio_low", "ratio_high", "pairs", "quality", "reached", "trials"]
+    assert answer == ["median_tta_wall", "ratio", "quality", "reached"], "at most five, each of which MLflow draws"
     assert min(answer) == "median_tta_wall"
     assert min(point.key for point in found) == "answer/median_tta_wall"
     assert "ratio" not in [point.key.partition("/")[2] for point in points_of_a_cell(record, 0)]  # the baseline
@@ -97,7 +97,7 @@ def test_a_figure_that_is_unknown_is_nan(tmp_path: Path) -> None:
     missed = make_record(tmp_path / "run", SUITE.replace("seeds: 6", "seeds: 2"), lambda _: Course(hits_at=None))
     values = {point.key: point.value for point in points_of_a_cell(missed, 3)}
     assert math.isnan(values["answer/median_tta_wall"]) and math.isnan(values["answer/ratio"])
-    assert values["answer/reached"] == 0 and values["answer/trials"] == 2
+    assert values["answer/reached"] == 0 and values["interval/trials"] == 2
 
 
 @pytest.mark.parametrize(("stored", "key", "value", "sent"), [
@@ -210,8 +210,8 @@ def test_the_description_of_a_user_stays(record: Record) -> None:
 def test_the_view_has_the_answer_and_the_factors(record: Record) -> None:
     view = json.loads(experiment_tags(record, "new", {})[VIEW_TAG])
     columns = json.loads(view["state"])["selectedColumns"]
-    assert columns[:4] == ["attributes.`Description`", "metrics.`answer/median_tta_wall`", "metrics.`answer/tta_wall`",
-                           "metrics.`answer/ratio`"]
+    assert columns[:5] == ["attributes.`Description`", "tags.`repro.verdict`", "metrics.`answer/median_tta_wall`",
+                           "metrics.`answer/tta_wall`", "metrics.`answer/ratio`"]
     assert columns[-2:] == ["params.`engine`", "params.`processes`"]
     assert (view["name"], view["updatedAt"]) == ("repro", record.environment.started_ms)
     known = {point.key for number in range(4) for point in points_of_a_cell(record, number)}

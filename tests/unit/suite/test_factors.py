@@ -31,6 +31,16 @@ def test_an_override_that_removes_a_factor_drops_its_main_effect_with_a_note(tmp
     assert any("main effects of engine are dropped" in note for note in plan.notes)
 
 
+def test_a_level_that_is_the_default_has_its_name_and_is_meant_by_it(tmp_path: Path) -> None:
+    text = SUITE.replace("  processes: [1, 2]\n", "  eval_batch: [8, 512]\n", 1).partition("primary:")[0]
+    plan = planned(tmp_path, f"{text}primary: {{candidate: {{engine: ddp, eval_batch: 8}}, "
+                             "baseline: {engine: ddp, eval_batch: 512}}\n")
+    assert [cell.factors["eval_batch"] for cell in plan.cells] == ["8", "512"] * (len(plan.cells) // 2)
+    assert all(cell.well_labelled for cell in plan.cells) and not any("None" in cell.label for cell in plan.cells)
+    without = planned(tmp_path, text.replace("  eval_batch: [8, 512]\n", ""))
+    assert {cell.cell_id for cell in without.cells} < {cell.cell_id for cell in plan.cells}, "no other cell than before"
+
+
 def test_contrasts_are_in_the_digest_only_if_there_are_any(tmp_path: Path) -> None:
     plain = planned(tmp_path, SUITE)
     asked = planned(tmp_path, SUITE + "contrasts: [engine]\n")

@@ -104,6 +104,10 @@ def test_two_commits_of_one_folder_are_two_cells(tmp_path: Path) -> None:
     ("run: [", "environment: {API_TOKEN: abc}, run: [", "trial.engine.environment.API_TOKEN: looks like a credential"),
     ("  parameters", "  launcher: local\n  parameters", "trial.launcher: a program is started by the harness itself"),
     ("metric: loss,", "metric: loss, reader: watch,", "trial.evaluation.pattern: reader watch has none; remove it"),
+    ("  evaluation: {pattern: 'loss (?P<value>\\S+)', metric: loss, direction: lower}\n", "",
+     "trial.evaluation: is missing: how the quality is read; or compare times only, by stop: {design: end}"),
+    ("{target: 1.5}", "{design: end}", "trial.evaluation.reader: design end evaluates nothing"),
+    ("{target: 1.5}", "{design: end, target: 1}", "trial.stop.target: design end asks for no quality; remove it"),
     ("metric: loss,", "metric: loss, tag: x,", "trial.evaluation.tag: only reader tensorboard has it"),
 ])
 def test_what_cannot_be_meant_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
