@@ -44,7 +44,7 @@ class Recorder:
     def __init__(
         self, modules: Sequence[nn.Module], optimizer: Any, scaler: Any, wanted: Mapping[str, Any]
     ) -> None:
-        self._outer, self._engine = modules[0], pieces.engine_of(modules)
+        self._outer, self._bare, self._engine = modules[0], modules[-1], pieces.engine_of(modules)
         if optimizer is None and self._engine is not None:
             optimizer = self._engine.optimizer
         self._scaler = scaler if scaler is not None else getattr(optimizer, "scaler", None)
@@ -75,7 +75,7 @@ class Recorder:
                        if param.requires_grad},
             "frozen": [name for name, param in params.items() if not param.requires_grad],
             "formats": {"weights": pieces.types_of([piece.weights() for piece in self._held]),
-                        "model": pieces.types_of([*params.values()])},
+                        "model": pieces.types_of([getattr(param, "ds_tensor", param) for param in params.values()])},
             "dropout": _without_dropout(modules[-1]),
             "deepspeed": pieces.deepspeed_facts(self._engine) if self._engine is not None else None,
             "initial": self._measure((piece.place, piece.weights()) for piece in self._held)})
@@ -116,11 +116,11 @@ class Recorder:
 
     # ---- hooks
 
-    def _on_forward(self, model: nn.Module, args: Any, named: Any) -> None:
+    def _on_forward(self, _: nn.Module, args: Any, named: Any) -> None:
         if not self._traced or not torch.is_grad_enabled():
             return
         self._seen.calls.append(_fed(args, named))
-        self._seen.resting = max(self._seen.resting, sum(not module.training for module in model.modules()))
+        self._seen.resting = max(self._seen.resting, sum(not module.training for module in self._bare.modules()))
         device = next((leaf.device.type for leaf in tree_leaves((args, named)) if torch.is_tensor(leaf)), "cpu")
         if torch.is_autocast_enabled(device):
             self._seen.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
@@ -153,7 +153,8 @@ class Recorder:
             self._write({"step": self._step, "fed": [call[0] for call in seen.calls],
                          "kinds": sorted({kind for call in seen.calls for kind in call[1]}), "resting": seen.resting,
                          "autocast": seen.autocast, "loss": seen.loss, "scale": seen.scale, "groups": seen.groups,
-                         "gradient": seen.gradient, "clipped": seen.clipped, "update": update,
+                         "gradient": seen.gradient, "clipped": seen.clipped, "weights": seen.weights,
+                         "update": update,
                          "state": pieces.types_of([pieces.local_of(value) for value in state])})
         self._seen = _Seen()
         self._step += 1
@@ -168,6 +169,7 @@ class Recorder:
 
     def _before_update(self) -> None:
         self._seen.before = [piece.weights().detach().reshape(-1).float().clone() for piece in self._held]
+        self._seen.weights = self._measure(zip((piece.place for piece in self._held), self._seen.before, strict=True))
 
     def _loss_scale(self) -> float:
         if self._scaler is not None and self._scaler.is_enabled():
@@ -207,6 +209,7 @@ class _Seen:
         self.groups: list[dict[str, Any]] = []
         self.gradient: dict[str, Any] = {}
         self.clipped: dict[str, Any] = {}
+        self.weights: dict[str, Any] = {}
         self.before: list[torch.Tensor] = []
 
 

@@ -44,7 +44,7 @@ def wrapped(net: nn.Module, backend: str, optimizer: torch.optim.Optimizer, opti
         stated = {"train_batch_size": BATCH, "train_micro_batch_size_per_gpu": BATCH // options.world // options.micro,
                   "gradient_accumulation_steps": options.micro, "zero_optimization": {"stage": int(backend[-1])},
                   "zero_allow_untested_optimizer": True, "steps_per_print": 1 << 30}
-        if options.mistake != "silent clipping":
+        if options.mistake != "silent_clipping":
             stated["gradient_clipping"] = 0.0
         if options.bf16:
             stated["bf16"] = {"enabled": True}
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--loss", type=float, default=1.0)
     parser.add_argument("--bf16", action="store_true")
     options = parser.parse_args()
-    mistake = options.mistake
+    mistake = options.mistake.replace("_", " ")
     rank, options.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if options.world > 1 or options.backend.startswith("zero"):
         distributed.init_process_group("gloo")
