@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import re
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from repro.core.errors import ParityError
+from repro.core.errors import OutputError, ParityError
 from repro.core.frozen import Frozen
 
 Name = Annotated[str, Field(max_length=1000)]
@@ -21,6 +24,9 @@ Quantity = Literal["gradient", "clipping", "update"]
 Types = dict[Annotated[str, Field(max_length=40)], int]
 LARGEST = 256 << 20
 """Most bytes of one rank's file."""
+MEMBER = re.compile(r"(run|null)/(rank\d{1,6}-\d{1,12}\.jsonl)")
+UNTRACED = ("the program left no trace: it must call watch.trace(model, optimizer) before its first step, or use one of "
+            "the callbacks (docs/watch.md)")
 SAME = 1e-6
 """Relative difference of a tensor on two ranks that is none: of sums in another order."""
 
@@ -191,33 +197,68 @@ def decoded(text: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), "<f4").astype(np.float64)
 
 
-def read_trace(folder: Path) -> Trace:
-    """Read the files of one start; steps that not all ranks have ended are left out.
+def read_folder(folder: Path) -> dict[str, bytes]:
+    """Return the files of one start by name."""
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("rank*.jsonl"))}
+
+
+def read_trace(files: Mapping[str, bytes]) -> Trace:
+    """Read the files of the ranks of one start; steps that not all of them have ended are left out.
 
     Raises:
         ParityError: there are none, or one is damaged, or the training could not be traced.
     """
     headers, steps = [], []
-    for path in sorted(folder.glob("rank*.jsonl")):
+    for name, content in sorted(files.items()):
+        lines = content.split(b"\n")[:-1]  # a last line without its end is still being written
         try:
-            if path.stat().st_size > LARGEST:
-                raise ValueError("too large")
-            lines = path.read_bytes().split(b"\n")[:-1]  # a last line without its end is still being written
-            if not lines:
-                continue
-            headers.append(Header.model_validate_json(lines[0]))
-            steps.append({item.step: item for item in map(RankStep.model_validate_json, lines[1:])})
-        except (OSError, ValueError) as error:
-            raise ParityError(f"{path.name}: no readable trace: {str(error).splitlines()[0]}") from error
+            if lines:
+                headers.append(Header.model_validate_json(lines[0]))
+                steps.append({item.step: item for item in map(RankStep.model_validate_json, lines[1:])})
+        except ValueError as error:
+            raise ParityError(f"{name}: no readable trace: {str(error).splitlines()[0]}") from error
     if not headers:
-        raise ParityError("the program left no trace: it must call watch.trace(model, optimizer) before its first step, "
-                          "or use one of the callbacks")
-    order = sorted(range(len(headers)), key=lambda index: headers[index].rank)
-    headers, steps = [headers[index] for index in order], [steps[index] for index in order]
+        raise ParityError(UNTRACED)
     if problem := next((header.problem for header in headers if header.problem), ""):
         raise ParityError(f"the program cannot be traced: {problem}")
+    order = sorted(range(len(headers)), key=lambda index: headers[index].rank)
+    headers, steps = [headers[index] for index in order], [steps[index] for index in order]
     return Trace(headers, [_step(number, [rank[number] for rank in steps])
                            for number in sorted(set.intersection(*map(set, steps)))])
+
+
+def write_zip(path: Path, starts: Mapping[str, Mapping[str, bytes]]) -> None:
+    """Write the starts of one variant (run, null) into a file to compare others with.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for start, files in starts.items():
+                for name, content in files.items():
+                    archive.writestr(f"{start}/{name}", content)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def read_zip(path: Path) -> dict[str, Trace]:
+    """Return the starts that `write_zip` wrote.
+
+    Raises:
+        OutputError: it cannot be read, or is no such file.
+        ParityError: as `read_trace`.
+    """
+    starts: dict[str, dict[str, bytes]] = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for item in archive.infolist():
+                if not (match := MEMBER.fullmatch(item.filename)) or item.file_size > LARGEST:
+                    raise OutputError(f"{path}: holds {item.filename[:80]!r}, which no trace has")
+                starts.setdefault(match[1], {})[match[2]] = archive.read(item)
+    except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, zlib.error) as error:
+        raise OutputError(f"{path}: no readable trace: {error}") from error
+    return {start: read_trace(files) for start, files in starts.items()}
 
 
 def _step(number: int, ranks: Sequence[RankStep]) -> Step:
