@@ -350,7 +350,7 @@ class TrialStarter:
             "log": log, "attempt": start.attempt, "checkpoints": checkpoints,
             "spent_seconds": spent_seconds(start.trial, start.point), "cache": str(folder.cache),
             "base": str(folder.root.resolve() / base) if (base := self.context.plan.base) else "",
-            "code": str(folder.code), "bar": None,
+            "code": str(folder.code), "bar": None, "gated": is_gated(self.context, start.trial),
         }
 
     def _bar(self, trial: Trial) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from repro.record.folder.resume import began_elsewhere
 from repro.record.folder.store import Record
 from repro.runner.context import RunContext
 from repro.suite.kinds.program import ProgramConfig, ProgramGate
+from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan
 
@@ -48,13 +50,13 @@ class ProgramTraces:
         self.context, self._against, self._save = context, against, save
 
     def require(self, record: Record) -> None:
-        """Run the gate if the suite states one, unless an earlier start of this run has passed it with these files.
+        """Run the gate that the suite states, unless an earlier start of this run has passed it with these files.
 
         Raises:
             ParityError: it was not passed.
         """
         cells = [cell for cell in self.context.plan.cells if _stated(cell) is not None]
-        if not cells or (not began_elsewhere(record) and passed(self.context.plan, record.parity)):
+        if not began_elsewhere(record) and passed(self.context.plan, record.parity):
             return
         findings = self.run(cells)
         if bad := [item for item in findings if item["problem"]]:
@@ -118,6 +120,22 @@ def reference_of(plan: Plan, cells: Sequence[Cell]) -> Cell:
     wanted = suite.primary.baseline if suite.primary else suite.baseline
     found = select_cells(plan.cells, wanted, "baseline") if wanted else ()
     return next((cell for cell in found if cell in cells), cells[0])
+
+
+def states_gate(plan: Plan) -> bool:
+    """Return True if a cell of a plan states a gate of programs."""
+    return any(_stated(cell) is not None for cell in plan.cells)
+
+
+def is_gated(context: RunContext, trial: Trial) -> bool:
+    """Return True if the gate of this run has passed the cell of a trial, with its very files."""
+    path = context.folder.parity_verdict
+    if not isinstance(trial.choices, ProgramConfig) or trial.choices.gate is None or not path.is_file():
+        return False
+    findings = json.loads(path.read_bytes())["findings"]
+    return len(findings) > 1 and any(
+        (item.get("cell"), item.get("files"), item["problem"]) == (trial.cell_id, trial.choices.engine.sha256, "")
+        for item in findings)
 
 
 def passed(plan: Plan, verdict: Mapping[str, Any] | None) -> bool:

@@ -118,6 +118,7 @@ class ProgramConfig(TrialConfig):
     plugin_fields: ClassVar[tuple[str, ...]] = ("launcher",)
     ranks: ClassVar[int] = 1
     unverified: ClassVar[str] = UNVERIFIED
+    gated: ClassVar[str] = GATED
 
     kind: Literal["program"] = Field("program", description="what a trial is; program: your own command")
     engine: Program
