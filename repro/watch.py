@@ -186,8 +186,13 @@ def trace(model: Any, optimizer: Any = None, scaler: Any = None) -> None:
         optimizer: what the loop steps; None: that of DeepSpeed's engine.
         scaler: torch's GradScaler, if the loop has one.
     """
-    if wanted := os.environ.get(TRACE):
+    if wanted := os.environ.get(TRACE, ""):
         import_module("repro.callbacks.tracing").trace(model, optimizer, scaler, json.loads(wanted))
+
+
+def is_traced() -> bool:
+    """Return True if `repro gate` asks for a trace, for callbacks that have to look for model and optimizer."""
+    return TRACE in os.environ
 
 
 def _open_once() -> _Pipe | None:

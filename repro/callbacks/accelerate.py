@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
-from accelerate import PartialState
+from accelerate import Accelerator, PartialState
 from accelerate.tracking import GeneralTracker
 
 from repro import watch
@@ -13,8 +14,8 @@ from repro import watch
 class WatchTracker(GeneralTracker):
     """Reports what an `Accelerator` logs: `Accelerator(log_with=WatchTracker("val_loss"))`.
 
-    The training starts with `init_trackers()` and stops with `end_training()`. The `step` of `log()` counts the
-    optimizer's steps; a `log()` with the metric is an evaluation.
+    The training starts with `init_trackers()`, after `prepare()`, and stops with `end_training()`. The `step` of `log()`
+    counts the optimizer's steps; a `log()` with the metric is an evaluation.
     """
 
     name = "repro"
@@ -35,7 +36,10 @@ class WatchTracker(GeneralTracker):
         return self
 
     def start(self) -> None:
-        """Report the start, in the main process."""
+        """Report the start, in the main process; begin the trace that `repro gate` asks for, in all."""
+        if watch.is_traced():
+            owner = next(each for each in gc.get_objects() if type(each) is Accelerator and self in each.trackers)
+            watch.trace(owner._models[0], owner._optimizers[0], owner.scaler)
         self._reports = PartialState().is_main_process
         if self._reports:
             watch.started()

@@ -132,7 +132,8 @@ def _fragment(name: str, param: Any) -> Piece | None:
             found = mapping.get_lp_grad_fragment(param._index_in_param_group)
         except (ValueError, IndexError, KeyError):
             return None
-        return found if found.numel() == address.numel else found.reshape(-1).narrow(0, address.start, address.numel)
+        flat: torch.Tensor = found.reshape(-1)
+        return flat if len(flat) == address.numel else flat.narrow(0, address.start, address.numel)
 
     return Piece(Place(name, param.numel(), address.start, address.numel), lambda: mapping.hp_fragment, gradient,
                  (lambda: (whole, param.data),))
@@ -149,9 +150,10 @@ def _partition(name: str, param: Any) -> Piece | None:
 
     def gradient() -> torch.Tensor | None:
         try:
-            return safe_get_local_grad(param)[:count]
+            found: torch.Tensor = safe_get_local_grad(param)[:count]
         except (KeyError, AttributeError):  # no backward pass has reached it
             return None
+        return found
 
     return Piece(place, lambda: safe_get_local_fp32_param(param)[:count], gradient,
                  (lambda: (place, param.ds_tensor.data.reshape(-1)[:count]),))

@@ -33,6 +33,7 @@ from repro.runner.context import RunContext
 from repro.runner.energy_meter import EnergyMeter
 from repro.runner.launching import Launchers, entry_of
 from repro.runner.node_history import NodeHistory
+from repro.runner.program_gate import is_gated
 from repro.runner.signals import DeferredInterrupt
 from repro.runner.tracking import Replays
 from repro.seams.launching import LaunchResult

@@ -195,6 +195,8 @@ def other_quantity(facts: Facts, what: Quantity, found: Mapping[str, Apart], our
     if what == "gradient":
         return _other_gradient(facts, found, ours)
     if what == "clipping":
+        if all(not item.ours.norm for item in found.values()):
+            return "it has a gradient, but the optimizer was not given it"
         return _other_clipping(facts, ours, theirs)
     return _other_update(facts, found, ours, theirs)
 

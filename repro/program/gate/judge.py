@@ -234,7 +234,7 @@ def _differing(
     """
     nothing = Measured(0.0, np.zeros(64))
     found = {}
-    for name in theirs.whole | ours.whole:
+    for name in {**theirs.whole, **ours.whole}:
         mine, right = ours.whole.get(name, nothing), theirs.whole.get(name, nothing)
         scale, (most, ratio, floor) = max(mine.norm, right.norm), limits(name)
         apart, norms = residual(mine, right), abs(mine.norm - right.norm)

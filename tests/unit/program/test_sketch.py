@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -32,7 +34,7 @@ def test_ranges_sum_to_the_whole_wherever_it_is_cut(size: int, cuts: list[int], 
     whole = torch.randn(size, generator=torch.Generator().manual_seed(seed))
     ends = sorted({0, size, *(cut for cut in cuts if cut < size)})
     assert_whole(whole, [(Place("a", size, low, high - low), whole[low:high])
-                         for low, high in zip(ends, ends[1:], strict=False)])
+                         for low, high in pairwise(ends)])
 
 
 def test_columns_of_a_matrix_sum_to_the_whole() -> None:
