@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 from accelerate import Accelerator, PartialState
@@ -29,6 +28,8 @@ class WatchTracker(GeneralTracker):
         super().__init__()
         self._metric = metric
         self._reports = False
+        if watch.is_traced():
+            _trace_all_ranks()
 
     @property
     def tracker(self) -> WatchTracker:
@@ -36,10 +37,7 @@ class WatchTracker(GeneralTracker):
         return self
 
     def start(self) -> None:
-        """Report the start, in the main process; begin the trace that `repro gate` asks for, in all."""
-        if watch.is_traced():
-            owner = next(each for each in gc.get_objects() if type(each) is Accelerator and self in each.trackers)
-            watch.trace(owner._models[0], owner._optimizers[0], owner.scaler)
+        """Report the start, in the main process."""
         self._reports = PartialState().is_main_process
         if self._reports:
             watch.started()
@@ -55,3 +53,15 @@ class WatchTracker(GeneralTracker):
         """Report the end."""
         if self._reports:
             watch.stopped()
+
+
+def _trace_all_ranks() -> None:
+    """Begin the trace where a program calls `init_trackers`: Accelerate itself does so in the main process only."""
+    begin = Accelerator.init_trackers
+
+    def init_trackers(accelerator: Any, *args: Any, **named: Any) -> None:
+        Accelerator.init_trackers = begin
+        watch.trace(accelerator._models[0], accelerator._optimizers[0], accelerator.scaler)
+        begin(accelerator, *args, **named)
+
+    Accelerator.init_trackers = init_trackers

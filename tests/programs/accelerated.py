@@ -37,7 +37,7 @@ def main() -> None:
     options = parser.parse_args()
     mistake = options.mistake.replace("_", " ")
     accelerator = Accelerator(
-        cpu=True, gradient_accumulation_steps=options.micro, mixed_precision=options.precision,
+        cpu="zero" not in options.backend or mistake == "falls back", gradient_accumulation_steps=options.micro, mixed_precision=options.precision,
         step_scheduler_with_optimizer=mistake != "hand-stepped schedule", log_with=WatchTracker("loss"),
         **plugins(options.backend, options.micro, mistake))
     set_seed(options.seed)

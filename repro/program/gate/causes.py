@@ -197,6 +197,9 @@ def other_quantity(facts: Facts, what: Quantity, found: Mapping[str, Apart], our
     if what == "clipping":
         if all(not item.ours.norm for item in found.values()):
             return "it has a gradient, but the optimizer was not given it"
+        common = _common(item.factor for item in found.values())
+        if common is not None and common > 1:
+            return f"between backward pass and update it is multiplied: {factor_cause(common, facts.world, 1)}"
         return _other_clipping(facts, ours, theirs)
     return _other_update(facts, found, ours, theirs)
 
