@@ -3,7 +3,7 @@
 import argparse
 
 import torch
-from accelerate import Accelerator, DeepSpeedPlugin, FullyShardedDataParallelPlugin
+from accelerate import Accelerator, DeepSpeedPlugin, FullyShardedDataParallelPlugin, PartialState
 from accelerate.utils import set_seed
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -36,6 +36,8 @@ def main() -> None:
     parser.add_argument("--precision", default="no")
     options = parser.parse_args()
     mistake = options.mistake.replace("_", " ")
+    if "zero" in options.backend and mistake != "falls back":
+        PartialState(cpu=True)  # as the Trainer does; else Accelerate on a processor counts one rank
     accelerator = Accelerator(
         cpu="zero" not in options.backend or mistake == "falls back", gradient_accumulation_steps=options.micro, mixed_precision=options.precision,
         step_scheduler_with_optimizer=mistake != "hand-stepped schedule", log_with=WatchTracker("loss"),
