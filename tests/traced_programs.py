@@ -17,18 +17,17 @@ from repro.suite.model import Trial
 from tests.watched import QUIET
 
 PROGRAMS = Path(__file__).parent / "programs"
-SEED = "11"
 
 
 @cache
 def traced(
     program: str, arguments: tuple[str, ...] = (), processes: int = 2, ulp: float = 0.0, steps: int = 3,
-    environment: tuple[tuple[str, str], ...] = (),
+    environment: tuple[tuple[str, str], ...] = (), seed: str = "11",
 ) -> Trace:
     """Return the trace of one start; the same start is traced once."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
     choices = ProgramConfig.model_validate({
-        "engine": {"kind": "program", "run": [sys.executable, *launcher, program, "--seed", SEED, *arguments],
+        "engine": {"kind": "program", "run": [sys.executable, *launcher, program, "--seed", seed, *arguments],
                    "environment": QUIET | {"PYTHONPATH": str(PROGRAMS.parents[1]), "DS_ACCELERATOR": "cpu"}
                    | dict(environment)},
         "evaluation": {"reader": "watch", "metric": "loss", "direction": "lower"}, "stop": {"target": 0.0},

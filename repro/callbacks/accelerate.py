@@ -13,8 +13,8 @@ from repro import watch
 class WatchTracker(GeneralTracker):
     """Reports what an `Accelerator` logs: `Accelerator(log_with=WatchTracker("val_loss"))`.
 
-    The training starts with `init_trackers()`, after `prepare()`, and stops with `end_training()`. The `step` of `log()`
-    counts the optimizer's steps; a `log()` with the metric is an evaluation.
+    The training starts with `init_trackers()`, after `prepare()`, and stops with `end_training()`. The `step` of
+    `log()` counts the optimizer's steps; a `log()` with the metric is an evaluation.
     """
 
     name = "repro"

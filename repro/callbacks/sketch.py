@@ -1,8 +1,8 @@
 """Norm and sketch of a tensor, or of the part of it that one rank holds: those of all parts sum to those of the whole.
 
 A sketch is a count-sketch (Charikar, Chen, Farach-Colton 2002): element i of a tensor is added, with a random sign, to
-bucket i mod `BUCKETS`. It is linear, and the squared distance of two sketches estimates that of the tensors without bias,
-with a relative standard deviation of sqrt(2 / BUCKETS).
+bucket i mod `BUCKETS`. It is linear, and the squared distance of two sketches estimates that of the tensors without
+bias, with a relative standard deviation of sqrt(2 / BUCKETS).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parity gate of a program suite: the first steps of all cells, each traced twice, against those of the baseline."""
+"""The parity gate of a program suite: the first steps of its cells, each traced twice, against the baseline's."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ class ProgramTraces:
             if problem:
                 findings.append(_not_run(cell, name, problem if cell is baseline else f"{name} {problem}"))
             elif self._against is None and cell is baseline:
-                findings.append(_finding(cell, name, {"wrapper": check_wrapper(reference.run, _intended(cell))}, 0.0, []))
+                wrapper = {"wrapper": check_wrapper(reference.run, _intended(cell))}
+                findings.append(_finding(cell, name, wrapper, 0.0, []))
             else:
                 try:
                     findings.append(self._judge(cell, self._trace(cell), reference, name))
@@ -109,7 +110,8 @@ class ProgramTraces:
         return Variant(run, read_trace(starts["null"]))
 
     def _judge(self, cell: Cell, ours: Variant, theirs: Variant, name: str) -> dict[str, Any]:
-        sight = sight_of(ours.run, theirs.run, [(side.run, side.null) for side in (theirs, ours) if side.null is not None])
+        nulls = [(side.run, side.null) for side in (theirs, ours) if side.null is not None]
+        sight = sight_of(ours.run, theirs.run, nulls)
         checks = judge(ours.run, theirs.run, sight, _intended(cell))
         return _finding(cell, name, checks, _largest(ours.run, theirs.run), _limits(ours.run, sight))
 
@@ -190,8 +192,8 @@ def _limits(run: Trace, sight: Sight) -> list[str]:
                      "place away changes the update by more than 10 %")
     last = max((step.number for step in run.steps if step.number < sight.blind), default=0)
     if unseen := sight.unseen(last):
-        found.append(f"cannot see the update of {len(unseen)} of {len(run.header.shapes)} tensors in step {last}, such as "
-                     f"{unseen[0]!r}: it follows rounding")
+        found.append(f"cannot see the update of {len(unseen)} of {len(run.header.shapes)} tensors in step {last}, such "
+                     f"as {unseen[0]!r}: it follows rounding")
     return found
 
 

@@ -109,8 +109,9 @@ def main() -> None:
                     model.require_backward_grad_sync = last and mistake != "no reduction"
                 with torch.autocast("cpu", torch.bfloat16, enabled=options.bf16 and "zero" not in options.backend):
                     outputs = model(tokens[part])
-                    loss = cross_entropy(outputs.float(), targets[part], reduction="sum" if mistake == "sum" else "mean",
-                                         label_smoothing=0.1 if mistake == "smoothing" else 0.0) * options.loss
+                    loss = options.loss * cross_entropy(
+                        outputs.float(), targets[part], reduction="sum" if mistake == "sum" else "mean",
+                        label_smoothing=0.1 if mistake == "smoothing" else 0.0)
                 if options.backend.startswith("zero"):
                     model.backward(loss)
                     model.step()

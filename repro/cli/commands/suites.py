@@ -267,7 +267,8 @@ def calibrate(
               help="Programs: store the trace of the baseline, for --against elsewhere or later.")
 @json_option
 def gate(
-    suite: str, overrides: tuple[str, ...], only: tuple[str, ...], against: Path | None, save: Path | None, as_json: bool,
+    suite: str, overrides: tuple[str, ...], only: tuple[str, ...], against: Path | None, save: Path | None,
+    as_json: bool,
 ) -> None:
     """Run only the parity gate of SUITE: do its cells train alike?
 

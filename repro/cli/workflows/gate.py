@@ -27,7 +27,7 @@ Row = dict[str, Any]
 def run_gate(
     plan: Plan, suite_text: str, only: Sequence[str], against: Path | None = None, save: Path | None = None
 ) -> list[Row]:
-    """Compare the cells of a plan with the plain reference loop, programs with their baseline; nothing is timed or kept.
+    """Compare the cells of a plan with the plain reference loop, programs with their baseline; nothing is timed.
 
     Args:
         only: cells, each by label, id or pattern (`engine=ddp,processes=2`); empty: all.

@@ -1,4 +1,4 @@
-"""What the differences between two trainings mean: signatures of common mistakes and of the silent defaults of backends."""
+"""Signatures of common mistakes and of silent defaults of backends, in the differences between two trainings."""
 
 from __future__ import annotations
 
@@ -88,17 +88,18 @@ def fallback(requested: str, ran: str) -> str:
 def other_formats(facts: Facts) -> str:
     """Return which types differ, and what that does; "": none that matters."""
     ours, theirs = facts.ours, facts.theirs
-    for what, words in (("weights", "the weights that the optimizer updates are"), ("state", "the optimizer's state is")):
+    for what, words in (("weights", "the weights that the optimizer updates are"),
+                        ("state", "the optimizer's state is")):
         mine, right = ({*_types(side, what)} for side in (ours, theirs))
         if mine and right and mine != right:
             narrow = {"bfloat16", "float16"}
             side = "here" if mine & narrow else "in the reference" if right & narrow else ""
-            meaning = (f": {side} there are no float32 master weights, so small updates round to nothing, and a rate that "
-                       "suits one of the two does not suit the other") if what == "weights" and side else ""
+            meaning = (f": {side} there are no float32 master weights, so small updates round to nothing, and a rate "
+                       "that suits one of the two does not suit the other") if what == "weights" and side else ""
             return f"{words} {'/'.join(sorted(mine))}, the reference's {'/'.join(sorted(right))}{meaning}"
     if ours.computes != theirs.computes:
-        return (f"the forward pass computes in {ours.computes}, the reference's in {theirs.computes}: mixed precision is "
-                "on in only one of the two")
+        return (f"the forward pass computes in {ours.computes}, the reference's in {theirs.computes}: mixed precision "
+                "is on in only one of the two")
     dropped = {*ours.header.dropout.items()} ^ {*theirs.header.dropout.items()}
     if dropped:
         name, rate = min(dropped)
@@ -126,21 +127,21 @@ def other_input(ours: Step, theirs: Step, steps: Sequence[Step]) -> str:
     n, wanted, world = mine.total(), right.total(), len(ours.ranks)
     common = (mine & right).total()
     if world > 1 and all(fed == ours.fed[0] for fed in ours.fed) and n:
-        return (f"every rank was fed the same {n // world} samples: no sampler deals them out (DistributedSampler), or all "
-                "ranks take the first share")
+        return (f"every rank was fed the same {n // world} samples: no sampler deals them out (DistributedSampler), or "
+                "all ranks take the first share")
     if n != wanted:
         factor = f"{n / wanted:.4g} times" if wanted else "none in the reference"
         meaning = ("the batch of a process is taken for that of all, or the other way round" if n > wanted else
                    "micro-batches, or the shares of some ranks, are lost")
         return f"{n} samples were fed, the reference's are {wanted} ({factor}): {meaning}"
     if common:
-        return (f"{wanted - common} of {n} samples are not the reference's: another order, or a sampler that pads or drops "
-                "at its end")
+        return (f"{wanted - common} of {n} samples are not the reference's: another order, or a sampler that pads or "
+                "drops at its end")
     seen = sum((fed for step in steps for fed in step.fed), Counter[str]())
     if mine & seen:
         return f"its {n} samples are those of other steps of the reference: another order or seed of shuffling"
-    return (f"none of its {n} samples is one of the reference's traced steps: another order or seed of shuffling, or they "
-            "are prepared differently")
+    return (f"none of its {n} samples is one of the reference's traced steps: another order or seed of shuffling, or "
+            "they are prepared differently")
 
 
 def other_loss(facts: Facts, ours: Step, theirs: Step) -> str:
@@ -156,8 +157,8 @@ def other_loss(facts: Facts, ours: Step, theirs: Step) -> str:
         if factor not in (0, 1) and abs(ratio / factor - 1) < ALIKE:
             return f"{ratio:.4g} times: {words}"
     if ours.number == 1:
-        return ("the same samples and weights give another loss: other labels, another reduction or smoothing, or a mean "
-                "over other tokens for each rank")
+        return ("the same samples and weights give another loss: other labels, another reduction or smoothing, or a "
+                "mean over other tokens for each rank")
     return "what is not compared differs: labels, buffers, or a state outside the weights"
 
 
@@ -177,7 +178,7 @@ def other_settings(facts: Facts, ours: Step, theirs: Step) -> str:
             return f"{text} ({ratio:.4g} times): it is multiplied by the number of ranks"
         earlier = [step for step in facts.ours.steps if step.number < ours.number]
         if earlier:
-            return f"{text} ({ratio:.4g} times): the schedule is stepped at other times, or for every rank or micro-step"
+            return f"{text} ({ratio:.4g} times): the schedule is stepped at other times, or once a rank or micro-step"
         return f"{text} ({ratio:.4g} times)"
     return ""
 
@@ -207,9 +208,6 @@ def other_quantity(facts: Facts, what: Quantity, found: Mapping[str, Apart], our
 def _other_gradient(facts: Facts, found: Mapping[str, Apart], ours: Step) -> str:
     common = _common(item.factor for item in found.values())
     if common is None:
-        missing = [name for name, item in found.items() if item.theirs.norm and item.ours.norm < NOTHING * item.theirs.norm]
-        if missing and len(missing) == len(found):
-            return "it is not trained: no gradient reaches it"
         return NO_FACTOR
     micro, scale = max(1, len(ours.ranks[0].loss)), ours.ranks[0].scale
     if scale != 1 and abs(common / scale - 1) < ALIKE:
@@ -226,8 +224,8 @@ def _other_clipping(facts: Facts, ours: Step, theirs: Step) -> str:
     for trace, limit, side in ((facts.ours, mine, ""), (facts.theirs, right, "in the reference ")):
         engine = trace.header.deepspeed
         if engine is not None and limit is not None and not engine.clipping_stated and engine.clipping > 0:
-            return (f"{text}: {side}DeepSpeed {engine.version} clips at norm {engine.clipping:g} unless its configuration "
-                    "states gradient_clipping; state it, 0 for none")
+            return (f"{text}: {side}DeepSpeed {engine.version} clips at norm {engine.clipping:g} unless its "
+                    "configuration states gradient_clipping; state it, 0 for none")
     return text
 
 
@@ -272,7 +270,8 @@ def _decay(found: Mapping[str, Apart], ours: Step, theirs: Step) -> str:
     if not shares or not rate:
         return ""
     more = -float(np.median(shares)) / rate
-    return f"it differs by a multiple of the weights: the decay is {'larger' if more > 0 else 'smaller'} by {abs(more):.3g}"
+    word = "larger" if more > 0 else "smaller"
+    return f"it differs by a multiple of the weights: the decay is {word} by {abs(more):.3g}"
 
 
 def _common(factors: Any) -> float | None:

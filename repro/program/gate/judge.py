@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,10 +25,16 @@ class Difference:
     check: str
     step: int
     """0: before the first step."""
-    text: str
+    what: str
     tensor: str = ""
     size: float = math.nan
     tolerance: float = math.nan
+    cause: str = ""
+
+    @property
+    def text(self) -> str:
+        """Return the difference with what it means."""
+        return f"{self.what}: {self.cause}" if self.cause else self.what
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +66,8 @@ def check_wrapper(ours: Trace, intended: Intended) -> Difference | None:
     """Check that what was to distribute the training did: frameworks fall back to something else silently."""
     header, count = ours.header, len(ours.headers)
     if count > header.world:
-        return Difference("wrapper", 0, f"{count} processes trained and know nothing of each other: there was no process "
-                          "group, so each trains alone")
+        return Difference("wrapper", 0, f"{count} processes trained and know nothing of each other: there was no "
+                          "process group, so each trains alone")
     if header.world != intended.processes:
         return Difference("wrapper", 0, f"{header.world} process{'es' * (header.world > 1)} trained, and the suite "
                           f"states {intended.processes}")
@@ -104,8 +110,8 @@ def check_initial(pair: Pair) -> Difference | None:
     if not found:
         return None
     worst = max(found, key=lambda name: found[name].size)
-    return Difference("initial weights", 0, f"before step 1: {found[worst].words(worst)} in {_share(found, theirs)}: "
-                      f"{causes.other_start(found, theirs)}", worst, found[worst].size, tolerance)
+    return Difference("initial weights", 0, f"before step 1: {found[worst].words(worst)} in {_share(found, theirs)}",
+                      worst, found[worst].size, tolerance, causes.other_start(found, theirs))
 
 
 # ---- step by step
@@ -122,8 +128,8 @@ def check_flags(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
     mine, right = ours.ranks[0].resting, theirs.ranks[0].resting
     if mine == right:
         return None
-    return Difference("flags", ours.number, f"step {ours.number}: {mine} layers train in evaluation mode, {right} of the "
-                      "reference's: model.train() was not called, or a part was set to eval()")
+    return Difference("flags", ours.number, f"step {ours.number}: {mine} layers train in evaluation mode, {right} of "
+                      "the reference's: model.train() was not called, or a part was set to eval()")
 
 
 def check_loss(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
@@ -134,8 +140,8 @@ def check_loss(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
         return None
     if not ours.ranks[0].loss or not theirs.ranks[0].loss:
         return None  # a framework that differentiates otherwise
-    return Difference("loss", ours.number, f"step {ours.number}: loss is {mine:.8g}, the reference's {right:.8g}: "
-                      f"{causes.other_loss(pair.facts, ours, theirs)}", "", abs(mine - right) / scale, tolerance)
+    return Difference("loss", ours.number, f"step {ours.number}: loss is {mine:.8g}, the reference's {right:.8g}",
+                      "", abs(mine - right) / scale, tolerance, causes.other_loss(pair.facts, ours, theirs))
 
 
 def check_ranks(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
@@ -167,8 +173,8 @@ def check_quantity(pair: Pair, what: Quantity, ours: Step, theirs: Step) -> Diff
     worst = max(found, key=lambda name: found[name].size / found[name].tolerance)
     cause = causes.other_quantity(pair.facts, what, found, ours, theirs)
     noun = {"gradient": "gradient", "clipping": "gradient after clipping", "update": "update"}[what]
-    return Difference(what, number, f"step {number}: {noun} of {found[worst].words(worst)} in {_share(found, right)}: "
-                      f"{cause}", worst, found[worst].size, found[worst].tolerance)
+    return Difference(what, number, f"step {number}: {noun} of {found[worst].words(worst)} in {_share(found, right)}",
+                      worst, found[worst].size, found[worst].tolerance, cause)
 
 
 def check_rate(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
@@ -178,7 +184,7 @@ def check_rate(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
 
 
 def check_moved(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
-    """Check that weights change by the optimizer alone: those before a step are those before the last plus its update."""
+    """Check that only updates change weights: those before a step are those before the last one plus its update."""
     before = next((step for step in pair.ours.steps if step.number == ours.number - 1), None)
     for name, now in ours.weights.whole.items() if before is not None else ():
         assert before is not None
@@ -214,7 +220,10 @@ def judge(
         found[name] = next((difference for step in ours.steps if step.number in right and
                             (name in UNWEIGHTED or step.number < sight.blind) and
                             (difference := check(pair, step, right[step.number])) is not None), None)
-    return found
+    first = culprit(found)
+    return {name: replace(item, cause=f"it may follow from the first difference ({first.check})")
+            if item is not None and first is not None and item is not first and item.cause else item
+            for name, item in found.items()}
 
 
 def culprit(found: Mapping[str, Difference | None]) -> Difference | None:

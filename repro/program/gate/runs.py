@@ -97,4 +97,5 @@ def _why(found: Mapping[str, bytes], code: int | None, lines: Sequence[str], ste
     if not found:
         return UNTRACED if code == 0 else f"no step was traced within timeout_seconds{said}"
     done = min(content.count(b"\n") - 1 for content in found.values())
-    return f"the program {'ended' if code == 0 else 'took its whole time'} after {done} of {len(steps)} traced steps{said}"
+    ended = "ended" if code == 0 else "took its whole time"
+    return f"the program {ended} after {done} of {len(steps)} traced steps in {len(found)} ranks{said}"

@@ -19,11 +19,13 @@ TYPICAL = 0.5
 """Quantile of the envelopes of all tensors that each has at least: one null run is a small sample for one tensor."""
 
 LOSS = (1e-5, 1 / 8)
+"""Least tolerance of the loss in float32, and in widths of a narrower type."""
 RESIDUAL: Mapping[Quantity, tuple[float, float]] = {"gradient": (1e-5, 2.0), "clipping": (1e-5, 2.0),
                                                     "update": (1e-3, 4.0)}
-NORM: Mapping[Quantity, tuple[float, float]] = {"gradient": (1e-5, 0.25), "clipping": (1e-5, 0.25), "update": (1e-3, 0.5)}
-"""Least tolerances: of sums in another order in float32 (about ten times what they differ by, measured), and in widths of
-a narrower type, whose products are rounded for every rank on its own."""
+NORM: Mapping[Quantity, tuple[float, float]] = {"gradient": (1e-5, 0.25), "clipping": (1e-5, 0.25),
+                                                "update": (1e-3, 0.5)}
+"""Least tolerances: of sums in another order in float32 (about ten times what they differ by, measured), and in widths
+of a narrower type, whose products are rounded for every rank on its own."""
 
 
 def residual(ours: Measured, theirs: Measured) -> float:

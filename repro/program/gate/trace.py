@@ -25,8 +25,8 @@ Types = dict[Annotated[str, Field(max_length=40)], int]
 LARGEST = 256 << 20
 """Most bytes of one rank's file."""
 MEMBER = re.compile(r"(run|null)/(rank\d{1,6}-\d{1,12}\.jsonl)")
-UNTRACED = ("the program left no trace: it must call watch.trace(model, optimizer) before its first step, or use one of "
-            "the callbacks (docs/watch.md)")
+UNTRACED = ("the program left no trace: it must call watch.trace(model, optimizer) before its first step, or use one "
+            "of the callbacks (docs/watch.md)")
 SAME = 1e-6
 """Relative difference of a tensor on two ranks that is none: of sums in another order."""
 
