@@ -27,7 +27,7 @@ COPIES = {
     "update": "each rank makes its own step",
 }
 """Quantity whose copies differ between ranks -> meaning."""
-WRAPPERS = {"deepspeed": "DeepSpeed", "fsdp": "FSDP", "ddp": "DistributedDataParallel"}
+WRAPPERS = {"deepspeed": "DeepSpeed", "fsdp": "FSDP", "fsdp2": "FSDP 2", "ddp": "DistributedDataParallel"}
 
 
 @dataclass(frozen=True, slots=True)
