@@ -100,7 +100,8 @@ def judged(program: str, arguments: str, mistake: str, wrapper: str, seed: str =
     if importlib.util.find_spec(NEEDS.get(program, "torch")) is None:
         pytest.skip(f"{NEEDS[program]} is not installed")
     backend, *settings = arguments.split()
-    kept = [word for index, word in enumerate(settings) if word != "--micro" and settings[index - 1:index] != ["--micro"]]
+    kept = [word for index, word in enumerate(settings)
+            if word != "--micro" and settings[index - 1:index] != ["--micro"]]
     plain = (*PLAIN[program], *kept)
     reference = traced(program, plain, 1, seed=seed)
     null = traced(program, plain, 1, reference.width, seed=seed)
