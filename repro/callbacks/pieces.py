@@ -206,6 +206,4 @@ def deepspeed_facts(engine: Any) -> Mapping[str, Any]:
 
     stated = engine._config._param_dict
     return {"version": sys.modules["deepspeed"].__version__, "clipping": float(engine.gradient_clipping()),
-            "clipping_stated": constants.GRADIENT_CLIPPING in stated,
-            "accumulation": int(engine.gradient_accumulation_steps()),
-            "adam_stated": bool(stated.get("optimizer"))}
+            "clipping_stated": constants.GRADIENT_CLIPPING in stated}

@@ -83,6 +83,9 @@ class Recorder:
 
     def _attach(self) -> None:
         self._undo.append(self._outer.register_forward_pre_hook(self._on_forward, with_kwargs=True).remove)
+        # Frameworks turn autocast on around the forward pass of the bare model: a layer sees it.
+        layer = next(module for module in self._bare.modules() if not any(module.children()))
+        self._undo.append(layer.register_forward_pre_hook(self._on_layer).remove)
         self._undo.append(self._optimizer.register_step_pre_hook(self._on_clipped).remove)
         backward = torch.autograd.backward
 
@@ -121,8 +124,10 @@ class Recorder:
             return
         self._seen.calls.append(_fed(args, named))
         self._seen.resting = max(self._seen.resting, sum(not module.training for module in self._bare.modules()))
-        device = next((leaf.device.type for leaf in tree_leaves((args, named)) if torch.is_tensor(leaf)), "cpu")
-        if torch.is_autocast_enabled(device):
+
+    def _on_layer(self, *_: Any) -> None:
+        device = self._held[0].weights().device.type if self._traced and self._held else ""
+        if device and torch.is_grad_enabled() and torch.is_autocast_enabled(device):
             self._seen.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
 
     def _on_backward(self, roots: Any) -> None:
@@ -151,7 +156,7 @@ class Recorder:
             state = [value for values in self._optimizer.state.values() for value in values.values()
                      if torch.is_tensor(value) and value.ndim]
             self._write({"step": self._step, "fed": [call[0] for call in seen.calls],
-                         "kinds": sorted({kind for call in seen.calls for kind in call[1]}), "resting": seen.resting,
+                         "kinds": seen.calls[0][1] if seen.calls else [], "resting": seen.resting,
                          "autocast": seen.autocast, "loss": seen.loss, "scale": seen.scale, "groups": seen.groups,
                          "gradient": seen.gradient, "clipped": seen.clipped, "weights": seen.weights,
                          "update": update,

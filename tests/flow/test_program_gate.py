@@ -65,7 +65,7 @@ MISTAKES = [
     ("trainer.py", "ddp", "other tokens", "input", 1, "prepared differently"),
     ("trainer.py", "ddp", "batch", "input", 1, "2 times"),
     ("trainer.py", "ddp", "shuffled labels", "input", 1, "prepared differently"),
-    ("trainer.py", "ddp", "smoothing", "loss", 1, "smoothing"),
+    ("trainer.py", "ddp", "smoothing", "input", 1, "labels go to the loss alone"),
     ("trainer.py", "ddp", "clipping", "clipping", 1, "clipped to norm 0.01"),
     ("trainer.py", "ddp", "rate times ranks", "rate", 1, "multiplied by the number of ranks"),
     ("trainer.py", "ddp", "warm-up", "rate", 1, "lr is 0"),

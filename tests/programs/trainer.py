@@ -40,7 +40,7 @@ def main() -> None:
             per_device_train_batch_size=BATCH // options.processes // options.micro * (2 if mistake == "batch" else 1),
             gradient_accumulation_steps=options.micro, bf16=options.bf16,
             learning_rate=1e-2 * (options.processes if mistake == "rate times ranks" else 1),
-            lr_scheduler_type="cosine" if mistake == "other schedule" else "constant",
+            lr_scheduler_type={"other schedule": "cosine", "warm-up": "constant_with_warmup"}.get(mistake, "constant"),
             warmup_steps=2 if mistake == "warm-up" else 0, weight_decay=0.1 if mistake == "decay" else 0.0,
             adam_beta2=0.95 if mistake == "betas" else 0.999, adam_epsilon=1e-4 if mistake == "epsilon" else 1e-8,
             max_grad_norm=1e-2 if mistake == "clipping" else options.clip,

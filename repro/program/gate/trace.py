@@ -45,8 +45,6 @@ class DeepSpeed(Frozen):
     version: Name
     clipping: float
     clipping_stated: bool
-    accumulation: int
-    adam_stated: bool
 
 
 class Header(Frozen):
@@ -76,6 +74,7 @@ class RankStep(Frozen):
     fed: tuple[tuple[str, ...], ...]
     """Of each micro-step, a hash of every sample."""
     kinds: tuple[Name, ...]
+    """Type and shape of a sample in each tensor of the first micro-step."""
     resting: int
     autocast: Name
     loss: tuple[float, ...]
