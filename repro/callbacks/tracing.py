@@ -54,7 +54,7 @@ class Recorder:
         # Processes that do not know each other have one rank and several files.
         name = f"rank{self._rank}-{os.getpid()}.jsonl"
         self._file = Path(wanted["folder"], name).open("a", encoding="utf-8")  # noqa: SIM115  # for the training
-        self._step, self._seen = 1, _Seen()
+        self._step, self._seen, self._inside = 1, _Seen(), 0
         self._undo: list[Callable[[], object]] = []
         self._sketcher = Sketcher()
         header = {"rank": self._rank, "world": torch.distributed.get_world_size() if _distributed() else 1,
@@ -96,7 +96,7 @@ class Recorder:
         torch.autograd.backward = with_loss  # Tensor.backward looks it up at each call
         self._undo.append(lambda: setattr(torch.autograd, "backward", backward))
         if self._engine is None:
-            self._undo.append(self._optimizer.register_step_post_hook(lambda *_: self._on_updated()).remove)
+            self._undo.append(self._optimizer.register_step_post_hook(self._on_stepped).remove)
             return
         step, engine = self._engine.step, self._engine
 
@@ -140,13 +140,20 @@ class Recorder:
             self._read_gradients()
 
     def _on_clipped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if not self._traced:
+        if self._engine is None:
+            self._inside += 1  # torch calls the hooks again if a rule's step calls that of its base class
+        if not self._traced or self._inside > 1:
             return
         if self._engine is None:
             self._before_update()
         self._seen.groups = [{name: value for name, value in group.items() if _is_plain(value)}
                              for group in self._optimizer.param_groups]
         self._seen.clipped |= self._measure(pieces.updated_gradients(self._held, optimizer))
+
+    def _on_stepped(self, *_: Any) -> None:
+        self._inside -= 1
+        if not self._inside:
+            self._on_updated()
 
     def _on_updated(self) -> None:
         if self._traced:

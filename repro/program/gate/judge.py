@@ -207,6 +207,7 @@ UNWEIGHTED = ("input", "flags", "rate", "ranks")
 """Checks of what does not depend on the weights, or not on those of another run."""
 
 
+@np.errstate(invalid="ignore")  # what is not finite is a difference
 def judge(
     ours: Trace, theirs: Trace, sight: Sight, intended: Intended
 ) -> dict[str, Difference | None]:
@@ -248,7 +249,7 @@ def _differing(
         mine, right = ours.whole.get(name, nothing), theirs.whole.get(name, nothing)
         scale, (most, ratio, floor) = max(mine.norm, right.norm), limits(name)
         apart, norms = residual(mine, right), abs(mine.norm - right.norm)
-        if not math.isfinite(scale) or apart > most * scale + floor or norms > ratio * scale + floor:
+        if not math.isfinite(mine.norm + right.norm) or apart > most * scale + floor or norms > ratio * scale + floor:
             size, tolerance = (apart, most) if apart * ratio > norms * most else (norms, ratio)
             found[name] = causes.Apart(mine, right, size / scale if scale else math.nan, tolerance)
     return found

@@ -63,6 +63,7 @@ class Sight:
         return [name for (what, name, number), (apart, _) in self._tensors.items()
                 if what == "update" and number == step and apart > BLIND]
 
+    @np.errstate(invalid="ignore")
     def add(self, run: Trace, null: Trace) -> None:
         """Widen by what a null run differs from the run of the same variant; it grows with the steps."""
         right = {step.number: step for step in run.steps}

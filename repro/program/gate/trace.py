@@ -35,7 +35,7 @@ class Part(Frozen):
     """What one rank measured of a tensor."""
 
     part: Name
-    square: float = Field(ge=0)
+    square: float
     sketch: str = Field(min_length=344, max_length=344)
 
 
@@ -176,6 +176,7 @@ class Trace:
 WIDTHS = {"float64": 2.0 ** -52, "float32": 2.0 ** -23, "float16": 2.0 ** -10, "bfloat16": 2.0 ** -7}
 
 
+@np.errstate(invalid="ignore")
 def merged(ranks: Sequence[Mapping[str, Part]]) -> Tensors:
     """Return the tensors of which ranks measured parts: each part counts once, though several ranks may hold it."""
     parts: dict[str, dict[str, Measured]] = {}
