@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,20 @@ def test_a_program_without_a_trace_and_one_that_crashes_are_named(tmp_path: Path
         (tmp_path / "loop.py").write_text(changed)
         done = command(tmp_path, "gate", "suite.yaml", "--only", "micro=1")
         assert done.code == 1 and words in done.out, done.out + done.error
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed")
+@pytest.mark.parametrize(("script", "code", "answer"), [
+    (lambda text: text, 0, "all checks passed"),
+    (lambda text: text.replace("generator=torch", "generator=None and torch"), 1,
+     "step 1: 47 of 48 samples are not the reference's: another order"),
+])
+def test_the_example_of_the_page_gives_the_answers_of_the_page(
+    script: Callable[[str], str], code: int, answer: str, tmp_path: Path
+) -> None:
+    shutil.copytree(PROGRAMS.parents[1] / "examples" / "accelerate", tmp_path / "own")
+    path = tmp_path / "own" / "train.py"
+    path.write_text(script(path.read_text()))
+    done = command(tmp_path / "own", "gate", "gate.yaml")
+    assert done.code == code and answer in " ".join(done.out.split()), done.out + done.error
