@@ -112,7 +112,8 @@ def other_start(found: Mapping[str, Apart], whole: Any) -> str:
     factors = {name: item.factor for name, item in found.items()}
     if common := _common(factors.values()):
         return f"{common:.4g} times: another scale of initialisation"
-    alike = all(abs(item.ours.norm - item.theirs.norm) <= SAME_SIZE * item.theirs.norm for item in found.values())
+    here, there = (math.hypot(*(getattr(item, side).norm for item in found.values())) for side in ("ours", "theirs"))
+    alike = abs(here - there) <= SAME_SIZE * there
     drawn = [name for name, item in whole.whole.items() if item.norm]
     if alike and len(found) * 2 >= len(drawn):
         return "another seed, or a model that is built before the seed is set or after other draws"
@@ -139,8 +140,9 @@ def other_input(ours: Step, theirs: Step, steps: Sequence[Step]) -> str:
                    "micro-batches, or the shares of some ranks, are lost")
         return f"{n} samples were fed, the reference's are {wanted} ({factor}): {meaning}"
     if common:
-        return (f"{wanted - common} of {n} samples are not the reference's: another order, or a sampler that pads or "
-                "drops at its end")
+        meaning = "another order or seed of shuffling" if 2 * common < n else \
+            "a sampler that pads or drops at its end, or some are prepared differently"
+        return f"{wanted - common} of {n} samples are not the reference's: {meaning}"
     seen = sum((fed for step in steps for fed in step.fed), Counter[str]())
     if mine & seen:
         return f"its {n} samples are those of other steps of the reference: another order or seed of shuffling"
