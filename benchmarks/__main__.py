@@ -15,6 +15,7 @@ from repro.core.errors import Exit, ReproError
 BENCHMARKS = {
     "ledger": "benchmarks.ledger",
     "pool": "benchmarks.pool",
+    "tracing": "benchmarks.tracing",
     "tracking": "benchmarks.tracking",
     "verdicts": "benchmarks.verdicts.measure",
     "workers": "benchmarks.workers",

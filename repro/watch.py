@@ -13,7 +13,8 @@ For example:
 
 Outside `repro` these calls do nothing; under it they write to the named pipe whose path is in `REPRO_WATCH`, one JSON
 object a line. Only rank 0 writes (`RANK` unset or 0), and only the process that made the first call, not its forks.
-They never raise and never wait for a reader, but for `LAST_SECONDS` at the end. Imports the standard library only.
+They never raise and never wait for a reader, but for `LAST_SECONDS` at the end. Imports the standard library only;
+`trace` loads what needs torch when `repro gate` asks for it.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from math import isfinite
 from threading import Lock
 from typing import Any
 
+TRACE = "REPRO_TRACE"
+"""Variable with what `trace` records, as JSON: folder, steps, ulp."""
 PERIOD_NS = 200_000_000
 """Least time between two reports of steps alone; between them only the latest step is kept."""
 LAST_SECONDS = 1.0
@@ -169,6 +173,26 @@ def stopped() -> None:
     if pipe is not None:
         pipe.say("stop", time.monotonic_ns())
         pipe.drain()
+
+
+def trace(model: Any, optimizer: Any = None, scaler: Any = None) -> None:
+    """Let `repro gate` see the first steps of this training; without it, this does nothing.
+
+    Call it once, right before the first step, when model and optimizer are as the loop uses them (wrapped, prepared).
+    Unlike the other calls it is for every rank.
+
+    Args:
+        model: what the loop calls; a wrapper around it is found.
+        optimizer: what the loop steps; None: that of DeepSpeed's engine.
+        scaler: torch's GradScaler, if the loop has one.
+    """
+    if wanted := os.environ.get(TRACE, ""):
+        import_module("repro.callbacks.tracing").trace(model, optimizer, scaler, json.loads(wanted))
+
+
+def is_traced() -> bool:
+    """Return True if `repro gate` asks for a trace, for callbacks that have to look for model and optimizer."""
+    return TRACE in os.environ
 
 
 def _open_once() -> _Pipe | None:

@@ -26,7 +26,9 @@ def main() -> None:
     network = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     network, optimizer, train, test = accelerator.prepare(
         network, torch.optim.SGD(network.parameters(), lr=options.lr, momentum=0.9),
-        DataLoader(TensorDataset(images[:1500], labels[:1500]), batch_size=options.batch, shuffle=True),
+        # Without a generator of its own the order of the samples depends on the number of processes.
+        DataLoader(TensorDataset(images[:1500], labels[:1500]), batch_size=options.batch, shuffle=True,
+                   generator=torch.Generator().manual_seed(options.seed)),
         DataLoader(TensorDataset(images[1500:], labels[1500:]), batch_size=297))
     accelerator.init_trackers("digits")  # the training starts here, for repro
     step = 0

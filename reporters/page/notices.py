@@ -74,7 +74,8 @@ def parity(record: Record) -> ParityView:
          significant(float(item["largest_difference"]), 2))
         for item in data.get("findings", ())
     )
-    limits = f"{data.get('steps', '?')} steps in fp32, relative tolerance {data.get('tolerance', 0):g}"
+    limits = f"{data.get('steps', '?')} steps in fp32, relative tolerance {data.get('tolerance', 0):g}" \
+        if data.get("tolerance") else f"up to step {data.get('steps', '?')}, within three times what rounding does"
     bad = sum(bool(item[3]) for item in found)
     if bad:
         return ParityView("failed", f"{bad} of {plural(len(found), 'candidate')} trained differently ({limits})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from accelerate import PartialState
+from accelerate import Accelerator, PartialState
 from accelerate.tracking import GeneralTracker
 
 from repro import watch
@@ -13,8 +13,8 @@ from repro import watch
 class WatchTracker(GeneralTracker):
     """Reports what an `Accelerator` logs: `Accelerator(log_with=WatchTracker("val_loss"))`.
 
-    The training starts with `init_trackers()` and stops with `end_training()`. The `step` of `log()` counts the
-    optimizer's steps; a `log()` with the metric is an evaluation.
+    The training starts with `init_trackers()`, after `prepare()`, and stops with `end_training()`. The `step` of
+    `log()` counts the optimizer's steps; a `log()` with the metric is an evaluation.
     """
 
     name = "repro"
@@ -28,6 +28,8 @@ class WatchTracker(GeneralTracker):
         super().__init__()
         self._metric = metric
         self._reports = False
+        if watch.is_traced():
+            _trace_all_ranks()
 
     @property
     def tracker(self) -> WatchTracker:
@@ -51,3 +53,15 @@ class WatchTracker(GeneralTracker):
         """Report the end."""
         if self._reports:
             watch.stopped()
+
+
+def _trace_all_ranks() -> None:
+    """Begin the trace where a program calls `init_trackers`: Accelerate itself does so in the main process only."""
+    begin = Accelerator.init_trackers
+
+    def init_trackers(accelerator: Any, *args: Any, **named: Any) -> None:
+        Accelerator.init_trackers = begin
+        watch.trace(accelerator._models[0], accelerator._optimizers[0], accelerator.scaler)
+        begin(accelerator, *args, **named)
+
+    Accelerator.init_trackers = init_trackers

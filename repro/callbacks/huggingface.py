@@ -19,8 +19,10 @@ class WatchCallback(TrainerCallback):
     def __init__(self) -> None:
         self._training = False
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Report the start."""
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None,
+                       **others: Any) -> None:
+        """Report the start; begin the trace that `repro gate` asks for."""
+        watch.trace(model, optimizer)
         self._training = state.is_world_process_zero
         if self._training:
             watch.started()

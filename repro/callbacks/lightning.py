@@ -21,7 +21,9 @@ class WatchCallback(Callback):
         self._reported: dict[str, Any] = {}
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Report the start."""
+        """Report the start; begin the trace that `repro gate` asks for, of the first optimizer."""
+        if watch.is_traced():
+            watch.trace(pl_module, trainer.optimizers[0])
         if trainer.is_global_zero:
             watch.started()
 

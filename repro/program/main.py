@@ -81,7 +81,9 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
             command = make_command(trial, choices, where, run_dir, os.environ, secrets.token_hex(16))
             reader = make_reader(choices.evaluation, logs_of(trial, choices, command))
             pipe = stack.enter_context(WatchPipe(scratch)) if isinstance(reader, WatchReader) else None
-            _Run(trial, command, reader, pipe, log, place).run(payload["launched_ns"])
+            run = _Run(trial, command, reader, pipe, log, place)
+            run.gated = bool(payload.get("gated"))
+            run.run(payload["launched_ns"])
     finally:
         log.close()
 
@@ -114,6 +116,8 @@ class _Run:
         self.problem = ""
         """Statements of the program that cannot be true."""
         self.traceback = False
+        self.gated = False
+        """The gate of this run has passed the cell with these files."""
         self._next_look = 0.0
         self._room = MOST_OUTPUT
 
@@ -252,8 +256,9 @@ class _Run:
                                void=False)
         statements.judge_clocks(self.reader.longest_delay)
         self.log.write(schema.Hashes(value={"program": self.choices.engine.sha256}))
-        self.log.write(schema.EffectiveSettings(value={"reader": self.choices.evaluation.reader,
-                                                       "ended": "at its target" if ended_by_us else "by itself"}))
+        self.log.write(schema.EffectiveSettings(value={
+            "reader": self.choices.evaluation.reader, "ended": "at its target" if ended_by_us else "by itself",
+            **({"gated": "yes"} if self.gated else {})}))
 
 
 def _check_exit(code: int | None, kills: int | None, last: Iterable[str], cause: str) -> None:

@@ -37,6 +37,7 @@ from repro.runner.launching import Launchers
 from repro.runner.machine_watch import MachineWatch, only_run_that_times
 from repro.runner.node_history import NodeHistory
 from repro.runner.preflight import Preflight
+from repro.runner.program_gate import ProgramTraces, states_gate
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Replays, Tracker
 from repro.runner.trials import Looks, Trials
@@ -180,7 +181,8 @@ class Run:
         nodes.begin(self.launchers.open(self.plan, self.folder.root, self.watcher.stage))
         replays = Replays(self.tracking, self.watcher)
         replays.begin()
-        ParityGate(context, self.launchers).require(record)
+        gate = ProgramTraces(context) if states_gate(self.plan) else ParityGate(context, self.launchers)
+        gate.require(record)
         replays.wait_for_first()
         starter = TrialStarter(context, self.launchers, nodes, replays, meter, HopelessRule.of(self.plan))
         Trials(context, starter, self.watch, self.options.strict, looks).run(record, trials)

@@ -100,6 +100,7 @@ def test_git_ignores_what_a_local_store_leaves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("page", "suite", "example"), [
     ("docs/start.md", "mine", "digits"), ("docs/programs.md", "torchrun-spirals", "torchrun"),
+    ("docs/programs.md", "accelerate-gate", "accelerate"),
     ("docs/extending.md", "spirals", "spirals"), ("docs/extending.md", "allreduce", "allreduce")])
 def test_a_suite_of_a_page_is_planned_with_every_cell(page: str, suite: str, example: str, tmp_path: Path,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,20 +263,28 @@ def calibrate(
 @override_option
 @click.option("--only", multiple=True, metavar="CELL", help="Compare only these cells, by label, id or pattern "
               "(engine=ddp,processes=2); may be repeated.")
+@click.option("--against", type=PlaceParam(exists=True, dir_okay=False, path_type=Path), metavar="TRACE.zip",
+              help="Programs: compare all cells with this stored trace instead of the baseline.")
+@click.option("--save", type=PlaceParam(dir_okay=False, path_type=Path), metavar="TRACE.zip",
+              help="Programs: store the trace of the baseline, for --against elsewhere or later.")
 @json_option
-def gate(suite: str, overrides: tuple[str, ...], only: tuple[str, ...], as_json: bool) -> None:
-    """Run only the parity gate of SUITE, for authors of plug-ins.
+def gate(
+    suite: str, overrides: tuple[str, ...], only: tuple[str, ...], against: Path | None, save: Path | None,
+    as_json: bool,
+) -> None:
+    """Run only the parity gate of SUITE: do its cells train alike?
 
-    Every cell takes the gate's steps and is compared with a plain loop in one process. Nothing is timed or kept.
-    Exits with 1 if a check fails.
+    Every cell takes the gate's steps and is compared with a plain loop in one process; a program that calls
+    `watch.trace` with the suite's baseline. Nothing is timed or kept. Exits with 1 if a check fails.
 
     \b
     Example: repro gate engines --only engine=ddp
+             repro gate mine.yaml --save trace.zip
     """
     from repro.cli.text.compare import print_gate
     from repro.cli.workflows.gate import run_gate
 
     source = read_source(suite, overrides)
-    found = run_gate(planned(source, overrides)[0], source.text, only)
+    found = run_gate(planned(source, overrides)[0], source.text, only, against, save)
     answer(as_json, found, lambda: print_gate(found, stdout(200)))
     sys.exit(Exit.DONE if all(row["passed"] for row in found) else Exit.TRIAL_FAILED)

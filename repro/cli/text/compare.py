@@ -218,7 +218,8 @@ def print_gate(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
     compared = list(dict.fromkeys((row["candidate"], row["group"]) for row in rows))
     failed = sorted((row for row in rows if not row["passed"]), key=lambda row: (
         compared.index((row["candidate"], row["group"])), row["check"] not in REQUESTS, row["step"] or 0))
-    console.lines(*([f"{row['candidate']}: {row['text']}" for row in failed] or ["all checks passed"]))
+    console.lines(*([f"{row['candidate']}: {row['text']}" for row in failed] or ["all checks passed"]),
+                  *(f"{row['candidate']}: {row['text']}" for row in rows if row["passed"] and row["text"]))
 
 
 ROWS, NOTES, SENTENCES = 6, 6, 3

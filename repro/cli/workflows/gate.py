@@ -13,7 +13,9 @@ from repro.core.errors import UsageError
 from repro.runner.context import RunContext
 from repro.runner.gate import ParityGate
 from repro.runner.launching import Launchers
+from repro.runner.program_gate import ProgramTraces
 from repro.runner.run import prepare
+from repro.suite.kinds.program import ProgramConfig
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan
 from repro.worker.gate.parity import skipped
@@ -22,11 +24,15 @@ Row = dict[str, Any]
 """One check of one candidate: candidate, group, check, passed; step, tensor, size, tolerance and text of a failure."""
 
 
-def run_gate(plan: Plan, suite_text: str, only: Sequence[str]) -> list[Row]:
-    """Compare the cells of a plan with the plain reference loop; nothing is timed and nothing is kept.
+def run_gate(
+    plan: Plan, suite_text: str, only: Sequence[str], against: Path | None = None, save: Path | None = None
+) -> list[Row]:
+    """Compare the cells of a plan with the plain reference loop, programs with their baseline; nothing is timed.
 
     Args:
         only: cells, each by label, id or pattern (`engine=ddp,processes=2`); empty: all.
+        against: of programs: file of a stored trace to compare with instead.
+        save: of programs: file for the baseline's trace.
 
     Raises:
         UsageError: an entry of `only` matches no cell, or nothing can be compared.
@@ -34,6 +40,11 @@ def run_gate(plan: Plan, suite_text: str, only: Sequence[str]) -> list[Row]:
     chosen = plan.model_copy(update={"cells": choose(plan, only)})
     with tempfile.TemporaryDirectory(prefix="repro-gate-") as place, TerminalWatcher() as watcher:
         folder = prepare(chosen, suite_text, Path(place) / "gate")
+        if programs := [cell for cell in chosen.cells if isinstance(cell.choices, ProgramConfig)]:
+            traces = ProgramTraces(RunContext(chosen, folder, watcher), against, save)
+            return [row for item in traces.run(programs) for row in rows_of(item)]
+        if against is not None or save is not None:
+            raise UsageError("--against and --save are for suites of programs")
         launchers = Launchers()
         try:
             launchers.open(chosen, folder.root, watcher.stage)
@@ -64,6 +75,7 @@ def choose(plan: Plan, only: Sequence[str]) -> tuple[Cell, ...]:
 def rows_of(finding: Mapping[str, Any]) -> list[Row]:
     """Return the checks of one candidate; of one that did not start, that."""
     checks = finding["checks"] or {"start": {"text": finding["problem"]} if finding["problem"] else None}
-    blank = {"step": None, "tensor": "", "size": None, "tolerance": None, "text": ""}
+    blank = {"step": None, "tensor": "", "size": None, "tolerance": None}
+    limits = "; ".join(finding.get("limits", ()))  # of programs, on what passed
     return [{"candidate": finding["candidate"], "group": finding["group"], "check": check, "passed": found is None,
-             **blank, **(found or {})} for check, found in checks.items()]
+             **blank, "text": limits if check == "update" else "", **(found or {})} for check, found in checks.items()]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from statistics import median
 
 from repro import stats
-from repro.compare.cells import ComparedCell
 from repro.compare.evidence.evidence import Evidence
 from repro.compare.evidence.late import Late
 from repro.compare.evidence.missed import Missed, sign_test
@@ -206,7 +205,7 @@ def amount(value: float) -> str:
 
 def cautions(item: Evidence) -> list[str]:
     """Return the cautions that no interval shows."""
-    found = [*_repeated(item), *dict.fromkeys(_ungated(item.candidate, item.baseline)), *_unseeded(item),
+    found = [*_repeated(item), *dict.fromkeys(_ungated(item)), *_unseeded(item),
              *describe_resumed_trials(item),
              *_missed_cautions(item), *_order_cautions(item)]
     found += _grid_cautions(item) if item.grid is not None else []
@@ -236,11 +235,14 @@ def _missed_cautions(item: Evidence) -> list[str]:
             for cell, count, n in missed if count]
 
 
-def _ungated(*cells: ComparedCell) -> Iterator[str]:
-    """Yield the stated reason why the parity gate left a cell out; published cells have no gate."""
-    for cell in cells:
+def _ungated(item: Evidence) -> Iterator[str]:
+    """Yield what the parity gate did not check of a cell, or the stated reason why it left it out; published cells have
+    no gate."""
+    sides = (*item.ours.results.values(), *item.theirs.results.values())
+    gated = bool(sides) and all(getattr(result, "effective", {}).get("gated") for result in sides)
+    for cell in (item.candidate, item.baseline):
         if unverified := getattr(cell.choices, "unverified", ""):
-            yield unverified
+            yield cell.choices.gated if gated else unverified
         if reason := getattr(getattr(cell.choices, "gate", None), "skip", None):
             yield f"not gated: {reason} (that {cell.label} trains like the reference was not checked)"
 

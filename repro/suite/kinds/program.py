@@ -7,9 +7,9 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from repro.core.errors import nearest
 from repro.core.machine import Machine
@@ -30,7 +30,7 @@ GIVEN = (SEED, "processes", "batch.global", RUN_DIR)
 """Placeholders that need no declaration."""
 PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][\w.-]*)\}\}|\{([A-Za-z_][\w.-]*)\}")
 """`{name}`, and `{{name}}` for the text `{name}` itself; any other brace stands for itself."""
-RESERVED = ("REPRO_TRIAL", "REPRO_OWNER", "REPRO_WATCH")
+RESERVED = ("REPRO_TRIAL", "REPRO_OWNER", "REPRO_WATCH", "REPRO_TRACE")
 """Variables by which the harness finds a program's processes and hears from it."""
 UNFILLED = {SEED: f"{{{SEED}}}", RUN_DIR: f"{{{RUN_DIR}}}"}
 ALL_PYTHON = ("**/*.py",)
@@ -38,6 +38,12 @@ NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
 UNVERIFIED = ("self-reported: the programs state their quality and their training clock themselves; not gated: "
               "their data, its order, their initial weights and their arithmetic were not compared")
 ONLY_TIMES = "only times are compared: that both do the same work was not checked"
+GATED = ("self-reported: the programs state their quality and their training clock themselves; gated: with these files "
+         "the first steps of both train alike (watch.trace), later ones were not compared")
+WRAPPERS = ("none", "ddp", "fsdp", "fsdp2", "deepspeed", *(f"deepspeed-{stage}" for stage in range(4)))
+REQUESTS = {"--deepspeed": "deepspeed", "--use_deepspeed": "deepspeed", "ACCELERATE_USE_DEEPSPEED": "deepspeed",
+            "--fsdp": "fsdp", "--use_fsdp": "fsdp", "ACCELERATE_USE_FSDP": "fsdp"}
+"""Arguments and variables of Accelerate, the Hugging Face Trainer and DeepSpeed that request a wrapper."""
 
 
 class Program(SuitePart):
@@ -73,6 +79,22 @@ class ProgramBatch(BatchSize):
     global_: int = Field(alias="global", ge=1, le=1 << 40, description="samples per optimizer step over all processes")
 
 
+class ProgramGate(SuitePart):
+    """The parity gate of programs that call `watch.trace`."""
+
+    steps: int = Field(5, ge=1, le=100, description="first optimizer steps that are compared")
+    later: tuple[Annotated[int, Field(ge=1, le=100_000)], ...] = Field(
+        (), max_length=20, description="further steps that are compared")
+    wrapper: str = Field("", max_length=100, description="what must distribute the training: none, ddp, fsdp, fsdp2, "
+                         "deepspeed, deepspeed-0 to deepspeed-3; may hold parameters in braces; empty: what "
+                         "well-known arguments request")
+
+    @property
+    def traced(self) -> list[int]:
+        """Return the steps that are compared, ascending."""
+        return sorted({*range(1, self.steps + 1), *self.later})
+
+
 class ProgramStop(Bar):
     """Criterion of success, declared beforehand; the program itself decides when it ends."""
 
@@ -99,6 +121,7 @@ class ProgramConfig(TrialConfig):
 
     plugin_fields: ClassVar[tuple[str, ...]] = ("launcher",)
     ranks: ClassVar[int] = 1
+    gated: ClassVar[str] = GATED
 
     kind: Literal["program"] = Field("program", description="what a trial is; program: your own command")
     engine: Program
@@ -115,6 +138,14 @@ class ProgramConfig(TrialConfig):
     stall_seconds: float | None = Field(None, ge=3, le=1e7, description="a trial is ended as hung after this long "
                                                                         "without output; null: only timeout_seconds")
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    gate: ProgramGate | None = Field(None, description="a run first compares the first steps of all cells; null: only "
+                                                       "`repro gate` does")
+
+    @model_serializer(mode="wrap")
+    def _without_gate(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the gate out if the suite states none: cells are named by what they state."""
+        data: dict[str, Any] = handler(self)
+        return {name: value for name, value in data.items() if name != "gate" or value is not None}
 
     @model_validator(mode="after")
     def _consistent(self) -> ProgramConfig:
@@ -138,6 +169,11 @@ class ProgramConfig(TrialConfig):
             raise FieldProblem(f"the command does not use it; write {{{idle}}} in engine.run, or remove it",
                                ("parameters", idle))
         self._check_end()
+        if self.gate is not None:
+            for name in placeholders(self.gate.wrapper):
+                self._check_placeholder(name, ("gate", "wrapper"))
+            if (word := self.filled(self.gate.wrapper, UNFILLED)) and word not in WRAPPERS:
+                raise FieldProblem(f"{word!r} is none of {', '.join(WRAPPERS)}", ("gate", "wrapper"))
         for field, value in (("metric", self.evaluation.metric), ("direction", self.evaluation.direction)):
             if getattr(self.stop, field) not in ("", None, value):
                 raise FieldProblem(f"evaluation.{field} says {value}; remove it here", ("stop", field))
@@ -209,6 +245,16 @@ class ProgramConfig(TrialConfig):
     def _values(self) -> dict[str, str]:
         values = {name: plain(value) for name, value in self.parameters.items()} | {"processes": str(self.processes)}
         return values if self.batch is None else values | {"batch.global": str(self.batch.global_)}
+
+    @property
+    def wrapper(self) -> str:
+        """Return what is to distribute the training; "" if the suite does not tell."""
+        if self.gate is not None and self.gate.wrapper:
+            return self.filled(self.gate.wrapper, UNFILLED)
+        said = [self.filled(part, UNFILLED).partition("=")[0] for part in self.engine.run]
+        said += [name for name, text in self.engine.environment.items()
+                 if self.filled(text, UNFILLED).lower() in ("1", "true", "yes")]
+        return next((REQUESTS[word] for word in said if word in REQUESTS), "")
 
     # ---- as a kind of trial
 

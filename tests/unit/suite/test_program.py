@@ -205,3 +205,34 @@ def test_a_run_folder_beside_the_program_is_no_part_of_it(folder: Path) -> None:
     (folder / "mine/plan.json").write_text("{}")
     (folder / "mine/code/0123/train.py").write_bytes(TRAIN)
     assert code_of(folder) == before
+
+
+def test_a_gate_is_part_of_a_cell_only_if_the_suite_states_it(tmp_path: Path) -> None:
+    plain = choices(planned(tmp_path))
+    assert "gate" not in plain.model_dump(mode="json", by_alias=True) and plain.wrapper == ""
+    stated = planned(tmp_path, SUITE + "  gate: {steps: 2, later: [9], wrapper: ddp}\n")
+    gate = choices(stated).gate
+    assert gate is not None and gate.traced == [1, 2, 9] and choices(stated).wrapper == "ddp"
+    assert choices(stated).cell_id != plain.cell_id
+    assert Plan.model_validate_json(stated.model_dump_json(by_alias=True)).cells == stated.cells
+
+
+@pytest.mark.parametrize(("run", "environment", "wrapper"), [
+    ("[python, train.py, --deepspeed, zero.json]", "{}", "deepspeed"),
+    ("[python, train.py, --fsdp=full_shard]", "{}", "fsdp"),
+    ("[python, train.py]", '{ACCELERATE_USE_FSDP: "true"}', "fsdp"),
+    ("[python, train.py]", '{ACCELERATE_USE_FSDP: "false"}', ""),
+])
+def test_well_known_arguments_tell_which_wrapper_was_requested(
+    run: str, environment: str, wrapper: str, tmp_path: Path
+) -> None:
+    text = SUITE.replace('[python, train.py, --lr, "{lr}", --seed, "{seed}"]', f"{run}, environment: {environment}")
+    assert choices(planned(tmp_path, text.replace("  parameters: {lr: 0.1}\n", ""))).wrapper == wrapper
+
+
+def test_a_wrapper_may_be_a_parameter_and_must_be_a_known_one(tmp_path: Path) -> None:
+    text = SUITE.replace("{lr: 0.1}", "{lr: 0.1, backend: BACKEND}").replace("--lr,", '"{backend}", --lr,')
+    text += '  gate: {wrapper: "{backend}"}\n'
+    assert choices(planned(tmp_path, text.replace("BACKEND", "deepspeed-2"))).wrapper == "deepspeed-2"
+    with pytest.raises(SuiteError, match=r"gate.wrapper: 'horovod' is none of none, ddp, fsdp, fsdp2, deepspeed"):
+        planned(tmp_path, text.replace("BACKEND", "horovod"))

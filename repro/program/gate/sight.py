@@ -1,0 +1,115 @@
+"""How far a gate sees: what a start one last place away does to a training, and the tolerances that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from repro.program.gate.trace import Measured, Quantity, Trace
+
+FACTOR = 3.0
+"""Tolerance over the envelope of the null runs."""
+BLIND = 0.1
+"""Envelope from which on a difference says nothing."""
+FLOOR = 1e-6
+"""Absolute floor, as a share of the norm of all tensors: a gradient that is zero up to rounding compares as zero."""
+TYPICAL = 0.5
+"""Quantile of the envelopes of all tensors that each has at least: one null run is a small sample for one tensor."""
+
+LOSS = (1e-5, 1 / 8)
+"""Least tolerance of the loss in float32, and in widths of a narrower type."""
+RESIDUAL: Mapping[Quantity, tuple[float, float]] = {"gradient": (1e-5, 2.0), "clipping": (1e-5, 2.0),
+                                                    "update": (1e-3, 4.0)}
+NORM: Mapping[Quantity, tuple[float, float]] = {"gradient": (1e-5, 0.25), "clipping": (1e-5, 0.25),
+                                                "update": (1e-3, 0.5)}
+"""Least tolerances: of sums in another order in float32 (about ten times what they differ by, measured), and in widths
+of a narrower type, whose products are rounded for every rank on its own."""
+
+
+def residual(ours: Measured, theirs: Measured) -> float:
+    """Return the norm of the difference of two tensors, estimated from their sketches."""
+    return float(np.linalg.norm(ours.sketch - theirs.sketch))
+
+
+@dataclass
+class Sight:
+    """Tolerances of one comparison, from null runs of both sides."""
+
+    width: float
+    """Relative distance of two neighbours in the narrowest type of the two."""
+    rounding: float
+    """The same of the type that the optimizer updates."""
+    blind: float = np.inf
+    """First step from which on weights are not compared."""
+    _tensors: dict[tuple[Quantity, str, int], tuple[float, float]] = field(default_factory=dict)
+    _losses: dict[int, float] = field(default_factory=dict)
+
+    def of(self, what: Quantity, name: str, step: int) -> tuple[float, float]:
+        """Return the largest relative residual, and difference of norms, of a tensor; infinite: it cannot be seen."""
+        apart, norm = self._tensors.get((what, name, step), (0.0, 0.0))
+        if apart > BLIND:
+            return np.inf, np.inf
+        return (max(_least(RESIDUAL[what], self.width), FACTOR * apart),
+                max(_least(NORM[what], self.width), FACTOR * norm))
+
+    def loss(self, step: int) -> float:
+        """Return the largest relative difference of the loss."""
+        return max(_least(LOSS, self.width), FACTOR * self._losses.get(step, 0.0))
+
+    def unseen(self, step: int) -> list[str]:
+        """Return the tensors whose update cannot be seen in a step."""
+        return [name for (what, name, number), (apart, _) in self._tensors.items()
+                if what == "update" and number == step and apart > BLIND]
+
+    @np.errstate(invalid="ignore")
+    def add(self, run: Trace, null: Trace) -> None:
+        """Widen by what a null run differs from the run of the same variant; it grows with the steps."""
+        right = {step.number: step for step in run.steps}
+        largest: dict[tuple[Quantity, str], tuple[float, float]] = {}
+        loss = 0.0
+        for step in (step for step in null.steps if step.number in right):
+            base = right[step.number]
+            loss = max(loss, abs(step.loss - base.loss) / max(abs(base.loss), 1e-30))
+            self._losses[step.number] = max(self._losses.get(step.number, 0.0), loss)
+            for what, tensors in base.tensors.items():
+                mine, floor = step.tensors[what], FLOOR * tensors.norm
+                apart = {name: _apart(mine.whole[name], item, floor) for name, item in tensors.whole.items()
+                         if name in mine.whole}
+                if not apart:
+                    continue
+                typical = np.quantile([*apart.values()], TYPICAL, axis=0)
+                for name, found in apart.items():
+                    known = largest.get((what, name), (0.0, 0.0))
+                    largest[what, name] = (max(known[0], found[0], float(typical[0])),
+                                           max(known[1], found[1], float(typical[1])))
+                    before = self._tensors.get((what, name, step.number), (0.0, 0.0))
+                    both = largest[what, name]
+                    self._tensors[what, name, step.number] = (max(before[0], both[0]), max(before[1], both[1]))
+            together = np.sqrt(sum(residual(step.update.whole[name], item) ** 2
+                                   for name, item in base.update.whole.items()))
+            if together > BLIND * base.update.norm:
+                self.blind = min(self.blind, step.number)
+
+
+def sight_of(ours: Trace, theirs: Trace, nulls: Sequence[tuple[Trace, Trace]]) -> Sight:
+    """Return the tolerances of a comparison.
+
+    Args:
+        nulls: (run, null run) of each side that has one.
+    """
+    found = Sight(max(ours.width, theirs.width), max(ours.weight_width, theirs.weight_width))
+    for run, null in nulls:
+        found.add(run, null)
+    return found
+
+
+def _least(table: tuple[float, float], width: float) -> float:
+    wide, narrow = table
+    return wide if width < 1e-6 else max(wide, narrow * width)
+
+
+def _apart(ours: Measured, theirs: Measured, floor: float) -> tuple[float, float]:
+    scale = max(ours.norm, theirs.norm, 1e-300)
+    return (max(0.0, residual(ours, theirs) - floor) / scale, max(0.0, abs(ours.norm - theirs.norm) - floor) / scale)

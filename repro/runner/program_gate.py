@@ -1,0 +1,205 @@
+"""The parity gate of a program suite: the first steps of its cells, each traced twice, against the baseline's."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repro.compare.cells import select_cells
+from repro.core.errors import ParityError, TrialError
+from repro.core.files import write_json
+from repro.program.gate.judge import Difference, Intended, check_wrapper, culprit, judge
+from repro.program.gate.runs import trace_program
+from repro.program.gate.sight import Sight, residual, sight_of
+from repro.program.gate.trace import Trace, read_trace, read_zip, write_zip
+from repro.record.folder.resume import began_elsewhere
+from repro.record.folder.store import Record
+from repro.runner.context import RunContext
+from repro.suite.kinds.program import ProgramConfig, ProgramGate
+from repro.suite.model import Trial
+from repro.suite.planning.cell import Cell
+from repro.suite.planning.plan import Plan
+
+GROUP = "programs"
+STORED = "the stored trace"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One cell, traced."""
+
+    run: Trace
+    null: Trace | None
+    """The same from weights that are one last place away."""
+
+
+class ProgramTraces:
+    """Traces the cells of a plan of programs and compares them with one of them, or with a stored trace."""
+
+    def __init__(self, context: RunContext, against: Path | None = None, save: Path | None = None) -> None:
+        """
+        Args:
+            against: file of a stored trace, the reference; None: the suite's baseline is.
+            save: file for the trace of the baseline.
+        """
+        self.context, self._against, self._save = context, against, save
+
+    def require(self, record: Record) -> None:
+        """Run the gate that the suite states, unless an earlier start of this run has passed it with these files.
+
+        Raises:
+            ParityError: it was not passed.
+        """
+        cells = [cell for cell in self.context.plan.cells if _stated(cell) is not None]
+        if not began_elsewhere(record) and passed(self.context.plan, record.parity):
+            return
+        findings = self.run(cells)
+        if bad := [item for item in findings if item["problem"]]:
+            raise ParityError(f"parity gate: no {'more trials are' if record.attempts else 'trial was'} timed", [
+                *(f"{item['candidate']} against {item['reference']}: {item['problem']}" for item in bad),
+                "every check: repro gate SUITE"])
+
+    def run(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+        """Compare cells and write the verdict; return one finding for each."""
+        baseline = reference_of(self.context.plan, cells)
+        findings: list[dict[str, Any]] = []
+        problem = ""
+        try:
+            if self._against is not None:
+                starts = read_zip(self._against)
+                reference, name = Variant(starts["run"], starts.get("null")), STORED
+            else:
+                reference, name = self._trace(baseline, self._save), baseline.label
+        except TrialError as error:
+            if self._against is not None:
+                raise
+            problem, name = str(error), baseline.label
+        for cell in cells:
+            if problem:
+                findings.append(_not_run(cell, name, problem if cell is baseline else f"{name} {problem}"))
+            elif self._against is None and cell is baseline:
+                wrapper = {"wrapper": check_wrapper(reference.run, _intended(cell))}
+                findings.append(_finding(cell, name, wrapper, 0.0, []))
+            else:
+                try:
+                    findings.append(self._judge(cell, self._trace(cell), reference, name))
+                except TrialError as error:
+                    findings.append(_not_run(cell, name, str(error)))
+        steps = max((step for cell in cells for step in _options(cell).traced), default=0)
+        write_json(self.context.folder.parity_verdict, {"needed": True, "tolerance": 0.0, "steps": steps,
+                                                        "findings": findings})
+        return findings
+
+    def _trace(self, cell: Cell, save: Path | None = None) -> Variant:
+        """Trace a cell, then once more from weights one last place of its narrowest type away."""
+        plan, folder = self.context.plan, self.context.folder
+        trial, steps = plan.trial(cell, 0), _options(cell).traced
+        base = (folder.root.resolve() / plan.base).resolve() if plan.base else None
+        starts: dict[str, Mapping[str, bytes]] = {}
+        self.context.watcher.stage(f"parity gate: {cell.label}")
+        starts["run"] = trace_program(trial, base, folder.code, steps, os.environ)
+        run = read_trace(starts["run"])
+        starts["null"] = trace_program(trial, base, folder.code, steps, os.environ, run.width)
+        if save is not None:
+            write_zip(save, starts)
+        return Variant(run, read_trace(starts["null"]))
+
+    def _judge(self, cell: Cell, ours: Variant, theirs: Variant, name: str) -> dict[str, Any]:
+        nulls = [(side.run, side.null) for side in (theirs, ours) if side.null is not None]
+        sight = sight_of(ours.run, theirs.run, nulls)
+        checks = judge(ours.run, theirs.run, sight, _intended(cell))
+        return _finding(cell, name, checks, _largest(ours.run, theirs.run), _limits(ours.run, sight))
+
+
+def reference_of(plan: Plan, cells: Sequence[Cell]) -> Cell:
+    """Return the cell that others are compared with: the suite's baseline, else the first."""
+    suite = plan.suite
+    wanted = suite.primary.baseline if suite.primary else suite.baseline
+    found = select_cells(plan.cells, wanted, "baseline") if wanted else ()
+    return next((cell for cell in found if cell in cells), cells[0])
+
+
+def states_gate(plan: Plan) -> bool:
+    """Return True if a cell of a plan states a gate of programs."""
+    return any(_stated(cell) is not None for cell in plan.cells)
+
+
+def is_gated(context: RunContext, trial: Trial) -> bool:
+    """Return True if the gate of this run has passed the cell of a trial, with its very files."""
+    path = context.folder.parity_verdict
+    if not isinstance(trial.choices, ProgramConfig) or trial.choices.gate is None or not path.is_file():
+        return False
+    findings = json.loads(path.read_bytes())["findings"]
+    return len(findings) > 1 and any(
+        (item.get("cell"), item.get("files"), item["problem"]) == (trial.cell_id, trial.choices.engine.sha256, "")
+        for item in findings)
+
+
+def passed(plan: Plan, verdict: Mapping[str, Any] | None) -> bool:
+    """Return True if `verdict` covers every cell of `plan` that states a gate, with its very files."""
+    found = {item.get("cell"): item for item in (verdict or {}).get("findings", ()) if isinstance(item, dict)}
+    return all(cell.cell_id in found and found[cell.cell_id].get("problem") == ""
+               and found[cell.cell_id].get("files") == cell.choices.engine.sha256
+               for cell in plan.cells if isinstance(cell.choices, ProgramConfig) and cell.choices.gate is not None)
+
+
+def _stated(cell: Cell) -> ProgramGate | None:
+    return cell.choices.gate if isinstance(cell.choices, ProgramConfig) else None
+
+
+def _options(cell: Cell) -> ProgramGate:
+    return _stated(cell) or ProgramGate(steps=ProgramGate.model_fields["steps"].default, later=(), wrapper="")
+
+
+def _intended(cell: Cell) -> Intended:
+    assert isinstance(cell.choices, ProgramConfig)
+    return Intended(cell.choices.processes, cell.choices.wrapper)
+
+
+def _finding(
+    cell: Cell, reference: str, checks: Mapping[str, Difference | None], largest: float, limits: Sequence[str]
+) -> dict[str, Any]:
+    assert isinstance(cell.choices, ProgramConfig)
+    worst = culprit(checks)
+    return {"group": GROUP, "kind": "program", "reference": reference, "candidate": cell.label, "cell": cell.cell_id,
+            "files": cell.choices.engine.sha256, "problem": worst.text if worst is not None else "",
+            "largest_difference": largest, "limits": [*limits],
+            "checks": {name: _as_json(item) for name, item in checks.items()}}
+
+
+def _not_run(cell: Cell, reference: str, problem: str) -> dict[str, Any]:
+    return {**_finding(cell, reference, {}, 0.0, ()), "problem": problem}
+
+
+def _as_json(found: Difference | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {"step": found.step, "tensor": found.tensor, "text": found.text,
+            "size": found.size if math.isfinite(found.size) else None,
+            "tolerance": found.tolerance if math.isfinite(found.tolerance) else None}
+
+
+def _limits(run: Trace, sight: Sight) -> list[str]:
+    """Return what the comparison cannot see, in words."""
+    found = []
+    if math.isfinite(sight.blind):
+        found.append(f"cannot see beyond step {int(sight.blind) - 1}: from step {int(sight.blind)} on a start one last "
+                     "place away changes the update by more than 10 %")
+    last = max((step.number for step in run.steps if step.number < sight.blind), default=0)
+    if unseen := sight.unseen(last):
+        found.append(f"cannot see the update of {len(unseen)} of {len(run.header.shapes)} tensors in step {last}, such "
+                     f"as {unseen[0]!r}: it follows rounding")
+    return found
+
+
+def _largest(ours: Trace, theirs: Trace) -> float:
+    """Return the largest relative difference of an update over all tensors together."""
+    right = {step.number: step.update for step in theirs.steps}
+    return max((math.sqrt(sum(residual(item, right[step.number].whole[name]) ** 2
+                              for name, item in step.update.whole.items() if name in right[step.number].whole))
+                / (right[step.number].norm or 1.0) for step in ours.steps if step.number in right), default=0.0)

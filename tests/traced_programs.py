@@ -1,0 +1,45 @@
+"""Programs of `tests/programs`, started and traced as `repro gate` does it, and judged against a reference."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from repro.program.gate.judge import Difference, Intended, culprit, judge
+from repro.program.gate.runs import trace_program
+from repro.program.gate.sight import sight_of
+from repro.program.gate.trace import Trace, read_trace
+from repro.suite.kinds.program import ProgramConfig
+from repro.suite.model import Trial
+from tests.watched import QUIET
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@cache
+def traced(
+    program: str, arguments: tuple[str, ...] = (), processes: int = 2, ulp: float = 0.0, steps: int = 3,
+    environment: tuple[tuple[str, str], ...] = (), seed: str = "11",
+) -> Trace:
+    """Return the trace of one start; the same start is traced once."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
+    choices = ProgramConfig.model_validate({
+        "engine": {"kind": "program", "run": [sys.executable, *launcher, program, "--seed", seed, *arguments],
+                   "environment": QUIET | {"PYTHONPATH": str(PROGRAMS.parents[1]), "DS_ACCELERATOR": "cpu"}
+                   | dict(environment)},
+        "evaluation": {"reader": "watch", "metric": "loss", "direction": "lower"}, "stop": {"target": 0.0},
+        "processes": processes, "timeout_seconds": 240})
+    trial = Trial(suite="traced", suite_digest="0" * 64, method="", choices=choices, repeat=0, master_seed=1)
+    return read_trace(trace_program(trial, PROGRAMS, Path(), range(1, steps + 1), os.environ, ulp))
+
+
+def against(ours: Trace, reference: Trace, null: Trace, intended: Intended) -> Difference | None:
+    """Return what the gate says of a trace."""
+    return culprit(judged(ours, reference, null, intended))
+
+
+def judged(ours: Trace, reference: Trace, null: Trace, intended: Intended) -> Mapping[str, Difference | None]:
+    return judge(ours, reference, sight_of(ours, reference, [(reference, null)]), intended)

@@ -1,0 +1,157 @@
+"""`watch.trace` in a loop of this process: what it records, what it leaves, and what the gate says of two loops."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from repro import watch
+from repro.core.errors import OutputError, ParityError
+from repro.program.gate.judge import Difference, Intended, culprit, judge
+from repro.program.gate.sight import sight_of
+from repro.program.gate.trace import Trace, read_folder, read_trace, read_zip, write_zip
+
+
+class Decaying(torch.optim.SGD):
+    """Decays weights by 0.1 without stating it."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        with torch.no_grad():
+            for group in self.param_groups:
+                for param in group["params"]:
+                    param.mul_(1 - 0.1 * group["lr"])
+        super().step(closure)
+
+
+@dataclass
+class Loop:
+    """A loop over five fixed batches."""
+
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+    starts: list[int] = field(default_factory=list)
+
+    def __call__(
+        self, rule: type[torch.optim.Optimizer] = torch.optim.SGD, *, steps: tuple[int, ...] = (1, 2, 3), ulp: float = 0,
+        rate: float = 0.1, scaler: Any = None, between: Callable[[nn.Module, int], None] = lambda net, step: None,
+    ) -> dict[str, bytes]:
+        self.starts.append(1)
+        folder = self.folder / str(len(self.starts))
+        folder.mkdir()
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Dropout(0.5), nn.Linear(12, 3))
+        optimizer = rule(net.parameters(), lr=rate)  # type: ignore[call-arg]
+        self.monkeypatch.setenv(watch.TRACE, json.dumps({"folder": str(folder), "steps": steps, "ulp": ulp}))
+        watch.trace(net, optimizer, scaler)
+        for step in range(1, 8):
+            inputs = torch.randn(4, 6, generator=torch.Generator().manual_seed(step))
+            loss = (net(inputs) ** 2).mean()
+            if scaler is not None:
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            optimizer.zero_grad()
+            between(net, step)
+        return read_folder(folder)
+
+    def trace(self, *arguments: Any, **named: Any) -> Trace:
+        return read_trace(self(*arguments, **named))
+
+
+@pytest.fixture
+def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loop:
+    return Loop(tmp_path, monkeypatch)
+
+
+def found(loop: Loop, ours: Trace, reference: Trace, **how: Any) -> Difference | None:
+    null = loop.trace(ulp=reference.width, **how)
+    return culprit(judge(ours, reference, sight_of(ours, reference, [(reference, null)]), Intended(1)))
+
+
+def test_the_steps_asked_for_are_recorded_and_no_hook_stays(loop: Loop) -> None:
+    backward = torch.autograd.backward
+    trace = loop.trace(steps=(1, 2, 5))
+    assert [step.number for step in trace.steps] == [1, 2, 5]
+    assert torch.autograd.backward is backward
+    assert trace.header.dropout == {"2": 0.5} and trace.header.wrapper == "none"
+    step = trace.steps[0]
+    assert step.update.norm == pytest.approx(0.1 * step.gradient.norm, rel=1e-5)
+    assert [sum(fed.values()) for fed in step.fed] == [4]
+
+
+def test_two_runs_of_one_loop_are_equal_with_and_without_a_loss_scale(loop: Loop) -> None:
+    reference = loop.trace()
+    assert found(loop, loop.trace(), reference) is None
+    assert found(loop, loop.trace(scaler=torch.amp.GradScaler("cpu", init_scale=1024.0)), reference) is None
+
+
+def test_a_decay_that_no_setting_states_is_recognised_by_its_direction(loop: Loop) -> None:
+    item = found(loop, loop.trace(Decaying), loop.trace())
+    assert item is not None and item.check == "update" and item.step == 1
+    assert "the decay is larger by 0.1 (Decaying ran, SGD in the reference)" in item.text
+
+
+def test_weights_that_something_else_writes_are_seen_before_their_effect(loop: Loop) -> None:
+    def average(net: nn.Module, step: int) -> None:
+        if step == 1:
+            with torch.no_grad():
+                net[3].bias.add_(1e-3)  # type: ignore[index]
+
+    item = found(loop, loop.trace(between=average), loop.trace())
+    assert item is not None and (item.check, item.step, item.tensor) == ("weights", 2, "3.bias")
+
+
+def test_training_that_multiplies_rounding_is_seen_up_to_a_stated_step(loop: Loop) -> None:
+    wild = {"rate": 400.0}
+    reference, null = loop.trace(**wild), loop.trace(ulp=0.01, **wild)
+    sight = sight_of(reference, reference, [(reference, null)])
+    assert 1 < sight.blind <= 3
+    checks = judge(loop.trace(**wild), reference, sight, Intended(1))
+    assert culprit(checks) is None
+
+
+def test_a_step_that_is_not_finite_is_a_difference(loop: Loop) -> None:
+    def overflow(net: nn.Module, step: int) -> None:
+        if step == 1:
+            with torch.no_grad():
+                net[3].weight.mul_(math.inf)  # type: ignore[index]
+
+    item = found(loop, loop.trace(between=overflow), loop.trace())
+    assert item is not None and item.step == 2
+
+
+def test_a_stored_trace_is_read_again_and_a_strange_file_refused(loop: Loop, tmp_path: Path) -> None:
+    run = loop()
+    write_zip(tmp_path / "trace.zip", {"run": run, "null": loop(ulp=1e-7)})
+    stored = read_zip(tmp_path / "trace.zip")
+    assert [*stored] == ["run", "null"] and found(loop, loop.trace(), stored["run"]) is None
+    write_zip(tmp_path / "strange.zip", {"run": {"../../escape": b""}})
+    with pytest.raises(OutputError, match="which no trace has"):
+        read_zip(tmp_path / "strange.zip")
+    (name, content), = run.items()
+    with pytest.raises(ParityError, match="no readable trace"):
+        read_trace({name: content.replace(b'"square"', b'"round"')})
+
+
+def test_processes_without_a_group_and_too_few_of_them_are_named(loop: Loop) -> None:
+    first, second = loop(), loop()
+    alone = read_trace({f"a-{name}": content for name, content in first.items()}
+                       | {f"b-{name}": content for name, content in second.items()})
+    checks = judge(alone, alone, sight_of(alone, alone, []), Intended(2))
+    assert "know nothing of each other" in str(checks["wrapper"])
+    one = read_trace(first)
+    assert "1 process trained, and the suite states 2" in str(
+        judge(one, one, sight_of(one, one, []), Intended(2))["wrapper"])
+    assert "ddp was requested and none ran" in str(
+        judge(one, one, sight_of(one, one, []), Intended(1, "ddp"))["wrapper"])
