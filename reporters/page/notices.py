@@ -113,7 +113,8 @@ def _failed_trials(record: Record) -> Iterator[Notice]:
 
 def _doubts(findings: Findings) -> Iterator[Notice]:
     record = findings.record
-    found = [(item.about, Notice("warn", item.title, item.text, f"#{item.about}", item.consequence))
+    found = [(item.about, Notice("note" if item.is_note else "warn", item.title, item.text, f"#{item.about}",
+                                 item.consequence))
              for item in findings.warnings]
     yield from (notice for about, notice in found if about != "trials")
     if record.missing():

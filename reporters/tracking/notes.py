@@ -72,7 +72,7 @@ def cell_note(
     head = _sentences(_capital(_verdict(first) if first else figures), _report(record, links))
     beside = [*(_claim(record, cell)), *([first.also] if first and first.also else []),
               *(f"caution: {text}" for text in (first.cautions if first else ())),
-              *(f"warning of the run: {item.line}" for item in findings(record).warnings)]
+              *(f"{item.word} of the run: {item.line}" for item in findings(record).warnings)]
     why = f"Why: {_text(first.because)}. This contrast was {'' if first.primary else 'not '}declared in advance." \
         if first else ""
     return "\n\n".join(filter(None, (

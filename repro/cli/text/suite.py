@@ -303,7 +303,7 @@ def ended_text(ended: Ended) -> str:
     found = ended.found
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(ended.trials.items())) or "none has ended"
     lines = [*cell_lines(found.summaries), f"trials: {statuses}",
-             *(visible(f"warning: {text}") for text in (item.line for item in found.warnings)),
+             *(visible(f"{item.word}: {item.line}") for item in found.warnings),
              *(map(visible, tuning_lines(ended.tuning)) if ended.tuning else ()), "",
              *answer_lines(found), calibration_text(found.calibration), "",
              f"report: {ended.report}", f"run:    {ended.folder}"]

@@ -5,6 +5,7 @@ One source for the page, the terminal, papers, tables and MLflow: a format that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +14,7 @@ from repro.compare.evidence.repeated import repeated_cells
 from repro.record.environment.nodes import BUSY
 from repro.record.folder import index
 from repro.record.folder.store import Record
-from repro.record.result.remarks import Warned
+from repro.record.result.remarks import SlowLogging, Warned
 from repro.record.result.results import Result
 
 SHOWN = 3
@@ -49,6 +50,13 @@ class RunWarning:
     about: Subject
     consequence: str = ""
     """What it means for the figures; "": the text says it."""
+    is_note: bool = False
+    """It cannot change a verdict, so that nobody need act on it."""
+
+    @property
+    def word(self) -> str:
+        """What it is introduced by: warning, or note."""
+        return "note" if self.is_note else "warning"
 
     @property
     def line(self) -> str:
@@ -108,8 +116,23 @@ def _trials(record: Record) -> Iterator[RunWarning]:
     for found in alike.values():
         (first, warned), others = found[0], len(found) - 1
         more = f" (and {others} other trial{'s' if others > 1 else ''})" if others else ""
+        alike_everywhere = isinstance(warned, SlowLogging) and _logs_alike(record)
         yield RunWarning("Trial", f"{first.trial_id}: {warned.words}{more}", "trials",
-                         _where(record, {result.cell_id for result, _ in found}))
+                         LOGS_ALIKE if alike_everywhere else _where(record, {result.cell_id for result, _ in found}),
+                         is_note=alike_everywhere)
+
+
+LOGS_ALIKE = "the cells differ in it by less than a tenth of the margin, so it changes no ratio by more"
+
+
+def _logs_alike(record: Record) -> bool:
+    """Return whether the shares of logging, as means of cells, differ by less than a tenth of the suite's margin."""
+    shares: dict[str, list[float]] = {}
+    for result in record.results:
+        if result.observer_effect is not None:
+            shares.setdefault(result.cell_id, []).append(result.observer_effect)
+    means = [math.fsum(found) / len(found) for found in shares.values()]
+    return len(means) > 1 and max(means) - min(means) < record.plan.suite.margin / 10
 
 
 def _where(record: Record, cells: set[str]) -> str:

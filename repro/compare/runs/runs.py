@@ -234,15 +234,17 @@ def compared(records: Sequence[Record], found: list[Comparison], metric: Metric 
     record, names = records[-1], _names([item.folder.root for item in records])
     chosen = metric or record.plan.suite.metric
     horizon = record.plan.suite.horizon
+    told = [(item.is_note, f"{item.line} [{name}]" if len(records) > 1 else item.line)
+            for name, each in zip(names, records, strict=True) for item in run_warnings(each)]
     return Compared(
         runs=tuple(str(item.folder.root) for item in records), suite=record.plan.suite.suite, digest=record.plan.digest,
         method=record.plan.method, metric=chosen, comparisons=found, calibration=calibration_of(record),
         origins={name: origin for item in records for name, origin in item.origins.items()},
         figures=tuple(cell_figures(item.of_cell(cell.cell_id)) for item in records for cell in item.plan.cells),
         notes_of_figures=tuple(figure_notes(result for item in records for result in item.results)),
-        notes=tuple(dict.fromkeys(note for item in records for note in _crowded(item.plan))),
-        warnings=tuple(f"{item.line} [{name}]" if len(records) > 1 else item.line
-                       for name, each in zip(names, records, strict=True) for item in run_warnings(each)),
+        notes=(*dict.fromkeys(note for item in records for note in _crowded(item.plan)),
+               *(line for is_note, line in told if is_note)),
+        warnings=tuple(line for is_note, line in told if not is_note),
         claims=tuple(
             item.model_copy(update={"label": f"{item.label} [{name}]"}) if len(records) > 1 else item
             for name, each in zip(names, records, strict=True) for item in claims(each.plan, each.results)),

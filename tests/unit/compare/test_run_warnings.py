@@ -22,9 +22,9 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
 def warned(record: Record, cells: set[str]) -> Record:
     """Return the record with a warning of another figure in each trial of `cells`."""
     results = tuple(
-        item.model_copy(update={"warnings": (SlowLogging(share=(6 + number) / 1000),)})
-        if item.cell_id in cells else item.model_copy(update={"warnings": ()})
-        for number, item in enumerate(record.results))
+        item.model_copy(update={"warnings": (SlowLogging(share=share),), "observer_effect": share})
+        if item.cell_id in cells else item.model_copy(update={"warnings": (), "observer_effect": 0.0})
+        for number, item in enumerate(record.results) for share in [(6 + number) / 100])
     return replace(record, results=results)
 
 
@@ -56,3 +56,13 @@ def test_the_table_of_warnings_has_what_each_means(record: Record) -> None:
     noted = replace(record, incidents=(Incident(at_ms=1.0, kind="waited", text="something happened"),))
     rows = {table.name: table.rows for table in tables(noted)}["warnings"]
     assert any("no figure is affected" in str(row["means"]) for row in rows)
+
+
+@pytest.mark.parametrize(("slower", "word"), [(0.009, "note"), (0.02, "warning")])
+def test_logging_that_is_alike_in_all_cells_is_a_note(tmp_path: Path, slower: float, word: str) -> None:
+    record = make_record(tmp_path / "run")
+    results = tuple(item.model_copy(update={
+        "observer_effect": share, "warnings": (SlowLogging(share=share),),
+    }) for item in record.results for share in [slower if "deepspeed" in item.cell_id else 0.008])
+    found = [item for item in run_warnings(replace(record, results=results)) if "logging took" in item.text]
+    assert [item.word for item in found] == [word]
