@@ -91,7 +91,7 @@ def start(template: str, **words: str) -> str:
     """Return a template with its words in capitals replaced."""
     text = files("repro.templates").joinpath(f"new/{template}").read_text(encoding="utf-8").replace("\r\n", "\n")
     for word, value in words.items():
-        text = re.sub(rf"\b{word}\b", lambda _, value=value: value, text)
+        text = re.sub(rf"\b{word}\b", value.replace("\\", r"\\"), text)
     return text
 
 
