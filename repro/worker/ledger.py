@@ -52,11 +52,25 @@ class _Kept:
     targets: list[Any] = field(default_factory=list)
     versions: list[tuple[torch.Tensor, int]] = field(default_factory=list)
     """Of the tensors that were dealt or seen, and how often each was changed until then."""
+    others: bool = False
+    """A call saw something else than the dealt objects, so values are to be compared."""
 
-    def keep(self, seen: list[Any], call: Any) -> None:
-        """Keep what a call saw."""
+    def keep(self, seen: list[Any], call: Any, *, dealt: bool) -> None:
+        """Keep what a call saw.
+
+        Args:
+            dealt: it is the object dealt to this call, and nothing beside it.
+        """
         seen.append(call)
-        self.note_versions(call)
+        if not dealt:
+            self.others = True
+            self.note_versions(call)
+
+    @property
+    def as_dealt(self) -> bool:
+        """The model and the loss saw the very objects, all of them, so no value need be compared."""
+        counts = (0, len(self.dealt))  # 0: it is not watched
+        return not self.others and len(self.inputs) in counts and len(self.targets) in counts
 
     def forget_seen(self) -> None:
         self.versions = self.versions[:sum(1 for _ in tensors_in(self.dealt))]
@@ -186,7 +200,7 @@ class TrainingLedger:
     def compare(self) -> None:
         """Compare what the kept steps of the last block were fed with what they were dealt; off the clock."""
         for kept in self._waiting:
-            if kept.was_changed:
+            if kept.as_dealt or kept.was_changed:
                 continue
             inputs, targets = zip(*kept.dealt, strict=True)
             if kept.inputs and not _same(kept.inputs, inputs):
@@ -213,14 +227,12 @@ class TrainingLedger:
 
     def hold_state(self) -> None:
         """Copy the optimizer's state before an evaluation; after it, it must equal the copy."""
-        import torch
-
         state = getattr(self.optimizer, "state", {}) if self._started else {}
-        found = [_bytes(tensor) for tensor in tensors_in([*state.values()])]
+        found = [*map(_local, tensors_in([*state.values()]))]
         if self._state is None:
             self._state = [tensor.clone() for tensor in found]
             return
-        if len(found) != len(self._state) or not all(map(torch.equal, found, self._state)):
+        if len(found) != len(self._state) or not all(map(_equal, found, self._state)):
             self._note("state", 0, 0)
         self._state = None
 
@@ -306,8 +318,9 @@ class TrainingLedger:
             return
         number, batches = self._seen[0], self._batches
         self._seen[0] += 1
-        if number < len(batches) and args and args[0] is batches[number][0]:
-            self._forwarded += self._micro  # the dealt object: nothing else of it need be asked
+        dealt = number < len(batches) and bool(args) and args[0] is batches[number][0]
+        if dealt:
+            self._forwarded += self._micro  # nothing else of it need be asked
             first = None
         else:
             first = args[0] if args and hasattr(args[0], "untyped_storage") else next(tensors_in((args, kwargs)), None)
@@ -321,7 +334,7 @@ class TrainingLedger:
         if self._autocast_enabled(self._device) != self._autocast:
             self._note("autocast", not self._autocast, self._autocast)
         if self._kept is not None:
-            self._kept.keep(self._kept.inputs, (args, kwargs))
+            self._kept.keep(self._kept.inputs, (args, kwargs), dealt=dealt and len(args) == 1 and not kwargs)
         elif first is not None and self._passed[0]:
             self._look(0, number, first)
 
@@ -342,7 +355,7 @@ class TrainingLedger:
         same = number < len(batches) and targets is batches[number][1]
         self._lost += self._micro if same else len(targets)
         if self._kept is not None:
-            self._kept.keep(self._kept.targets, targets)
+            self._kept.keep(self._kept.targets, targets, dealt=same)
             loss.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
         elif not same and self._passed[1]:
             self._look(1, number, targets if hasattr(targets, "untyped_storage") else next(tensors_in(targets), None))
@@ -447,14 +460,20 @@ def _same(seen: Collection[Any], dealt: Collection[Any]) -> bool:
         for call, mate in zip(ours, theirs, strict=True) for one, other in zip(call, mate, strict=True))
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what this rank holds of a tensor, as bytes: NaN is unequal to itself."""
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what this rank holds of a tensor, dense."""
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.detach().to_dense() if local.is_sparse else local.detach()
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two dense tensors are the same; NaN, which is unequal to itself, by its bytes."""
     import torch
 
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    dense = local.detach().to_dense() if local.is_sparse else local.detach()
-    found: torch.Tensor = dense.reshape(-1).contiguous().view(torch.uint8)
-    return found
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.equal(one, other) or torch.equal(
+        *(tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other)))
 
 
 def _joined(calls: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:

@@ -89,6 +89,7 @@ class Loop:
 
     def start(self) -> None:
         """Start the clock and read the data."""
+        self.log.flush()  # so that none is due while the clock of a short trial runs
         self.session.synchronize()
         self.session.traffic()  # drops what was counted before the run
         self.init_peak_bytes = self.session.peak_bytes()

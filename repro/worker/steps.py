@@ -189,7 +189,7 @@ class TimedSteps:
         self.whole_seconds.append([step + waited for step, waited in zip(seconds, inputs, strict=True)])
         finite = [loss if math.isfinite(loss) else math.nan for loss in self.losses]
         write_steps(log, self.step - len(losses), seconds, inputs, finite, self.context.clock.now())
-        log.flush()
+        log.flush_if_due()
 
 
 def read_losses(losses: Sequence[Any]) -> list[float]:

@@ -78,7 +78,7 @@ class Capture:
 def _differ(before: Sequence[Held], after: Sequence[Held]) -> bool:
     """Return True if a bit differs in what is held both before and after."""
     now = {(item.name, item.start, item.values.size): item.values for item in after}
-    return any(not np.array_equal(item.values.view(np.uint32), found.view(np.uint32)) for item in before
+    return any((item.values.view(np.uint32) != found.view(np.uint32)).any() for item in before
                if (found := now.get((item.name, item.start, item.values.size))) is not None)
 
 

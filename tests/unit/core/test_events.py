@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.core import door
-from repro.core.events import Event, EventLog, EventType, complete_lines, follow, parse_line, read_events
+from repro.core.events import FLUSH_NS, Event, EventLog, EventType, complete_lines, follow, parse_line, read_events
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import make_plan
@@ -89,8 +89,26 @@ def test_a_rank_without_a_log_writes_nothing(tmp_path: Path) -> None:
 
 def test_a_figure_that_json_has_not_is_refused(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "log")
+    log.write(Stated("eval_accuracy", math.nan))
+    log.write(Stated("next", 1))
     with pytest.raises(ValueError, match="not JSON compliant"):
-        log.write(Stated("eval_accuracy", math.nan))
+        log.flush()
+    log.close()
+    assert [event.key for event in read_events(tmp_path / "log")[0]] == ["next"]
+
+
+def test_it_is_due_a_second_after_the_last_time(tmp_path: Path) -> None:
+    hand = Hand()
+    log = EventLog(tmp_path / "log", now=hand)
+    log.write(Stated("k"))
+    log.flush_if_due()
+    assert (tmp_path / "log").read_text() == ""
+    hand.ns += FLUSH_NS
+    log.flush_if_due()
+    assert len(read_events(tmp_path / "log")[0]) == 1
+    log.write(Stated("k"))
+    log.flush_if_due()
+    assert len(read_events(tmp_path / "log")[0]) == 1
     log.close()
 
 
