@@ -15,6 +15,7 @@ from types import FrameType
 from typing import IO, ClassVar
 
 from repro.core import door
+from repro.core.errors import TrialError
 from repro.launchers.processes.hang import Deadline, Stacks
 from repro.launchers.processes.rank_processes import RankProcesses, cause, exit_code, reason, resolve
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult, RankEnd
@@ -96,7 +97,8 @@ def _call(request: LaunchRequest) -> RankEnd:
         code = exit_code(error)
         return RankEnd(0, code, f"exit code {code}" if code else "")
     except Exception as error:  # a plug-in may raise anything: it is the reason of this end
-        traceback.print_exc()
+        if not isinstance(error, TrialError):  # whose words are complete
+            traceback.print_exc()
         return RankEnd(0, 1, reason(error), cause=cause(error))
     return RankEnd(0, 0)
 

@@ -170,11 +170,6 @@ METRICS: dict[str, MetricSpec] = _table(
                     "of a fixed budget.",
     ),
     MetricSpec(
-        name="run_time", path="run_seconds", noun="run time", times="the time", unit="s", without_target=True,
-        tracked=False, says=("takes", "as long as"),
-        description="Run time: from {start} to the end of training, or of a program's process, whatever the quality.",
-    ),
-    MetricSpec(
         name="throughput", path="samples_per_second", noun="throughput", times="the throughput", unit="samples/s",
         better="higher", says=("has", "the throughput of"), tracked=False,
         description="Throughput: samples of the run over its wall clock, which the opening of the data and every "
@@ -203,6 +198,11 @@ METRICS: dict[str, MetricSpec] = _table(
         speed=False, without_target=True, of="any", says=("needs", "the peak memory of"),
         description="Peak memory in training, without initialisation, of the rank that needs most: on a GPU what torch "
                     "allocated, on a processor the resident memory of the process, interpreter and libraries included.",
+    ),
+    MetricSpec(
+        name="run_time", path="run_seconds", noun="run time", times="the time", unit="s", without_target=True,
+        tracked=False, says=("takes", "as long as"),
+        description="Run time: from {start} to the end of training, or of a program's process, whatever the quality.",
     ),
     MetricSpec(
         name="mfu", path="mfu", noun="model FLOPs utilisation", times="the utilisation", unit="", better="higher",

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from repro.cli.commands.new import PUBLIC
 from repro.cli.main import cli
 from repro.core.errors import OutputError, UsageError
-from repro.program.output_readers import PatternReader
+from repro.program.output_readers import PatternReader, StartFinder
 from repro.suite.kinds.evaluation import OutputPatterns
 from tests.commands import command
+from tests.plans import plan_file
 from tests.unit.program.printed import evaluations, printed, seen
 
 
@@ -81,6 +83,38 @@ def test_a_name_that_cannot_be_is_one_line(tmp_path: Path, what: str, name: str)
 def test_a_workload_is_not_named_like_a_word_of_python(name: str) -> None:
     with pytest.raises(UsageError, match="is a Python keyword"):
         new("workload", name)
+
+
+LINES = {
+    "nanogpt": ("using fused AdamW: False", "step 20: train loss 3.3012, val loss 3.3461", 3.3461),
+    "mingpt": ("running on device  cpu", "iter_dt 5.12ms; iter 10: train loss 2.41000", 2.41),
+    "trainer": ("  0%|          | 0/60 [00:00<?, ?it/s]",
+                "{'eval_loss': '4.1', 'eval_runtime': '0.1', 'epoch': '1'}", 4.1),
+    "word_language_model": ("Using device: cpu",
+                            "| end of epoch   1 | time:  2.10s | valid loss  6.21 | valid ppl  497.70", 6.21),
+    "lightning": ("Training: |          | 0/? [00:00<?, ?it/s]", "", None),
+}
+"""What the public programs print when they begin, and an evaluation."""
+
+
+@pytest.mark.usefixtures("_here")
+@pytest.mark.parametrize("known", PUBLIC)
+def test_a_suite_for_a_public_program_is_planned_for_a_clone_and_reads_its_lines(tmp_path: Path, known: str) -> None:
+    clone = tmp_path / "a clone"
+    clone.mkdir()
+    (clone / "train.py").write_text("")
+    assert "read its traps" in new("program", "mine", "--for", known, "--folder", "a clone")
+    assert not re.search(r"\b(NAME|SUITE|FOLDER)\b", (tmp_path / "mine.yaml").read_text())
+    ended = CliRunner().invoke(cli, ["plan", "mine.yaml"], catch_exceptions=False)
+    assert ended.exit_code == 0 and "12 trials = 2 cells x 6 repeats" in ended.output
+    assert "takes no {seed}" not in ended.output and "duration unknown" in ended.output
+    (choices, *_) = (cell.choices for cell in plan_file(tmp_path / "mine.yaml").cells)
+    begins, evaluates, value = LINES[known]
+    (line,) = printed(begins)
+    assert StartFinder(choices.evaluation).take(line)
+    if value is not None:
+        (found,) = evaluations(seen(PatternReader(choices.evaluation.patterns()), printed(begins, evaluates)))
+        assert found.value == value
 
 
 @pytest.mark.usefixtures("_here")

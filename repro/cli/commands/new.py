@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import re
 from importlib.resources import files
@@ -12,6 +13,8 @@ import click
 from repro.cli.terminal import say
 from repro.core.errors import OutputError, UsageError
 
+PUBLIC = ("lightning", "mingpt", "nanogpt", "trainer", "word_language_model")
+"""Public programs of which the templates have a suite."""
 NAME = re.compile(r"[a-z][a-z0-9-]{0,49}")
 
 
@@ -51,12 +54,22 @@ def workload(name: str) -> None:
 
 @new.command()
 @click.argument("name")
-def program(name: str) -> None:
+@click.option("--for", "known", type=click.Choice(PUBLIC), help="Write NAME.yaml for this public program, unmodified, "
+              "with its start rule, its seed and its traps, instead of a script.")
+@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default=Path(), show_default=True,
+              help="With --for: your clone or folder of it.")
+def program(name: str, known: str | None, folder: Path) -> None:
     """Write folder NAME: train.py, which does not use repro, and suite.yaml, which runs it unmodified.
 
     \b
     Example: repro new program my-training
+             repro new program char --for nanogpt --folder ~/nanoGPT
     """
+    if known is not None:
+        place = json.dumps(str(folder))
+        write({Path(f"{checked(name)}.yaml"): start(f"for/{known}.yaml", NAME=name, SUITE=name, FOLDER=place)})
+        say(f"wrote {name}.yaml; read its traps, then: repro plan {name}.yaml, repro run {name}.yaml")
+        return
     folder = Path(checked(name))
     write({folder / "train.py": start("train.py"),
            folder / "suite.yaml": start("program.yaml", NAME=name, SUITE=f"{name}/suite")})
@@ -78,7 +91,7 @@ def start(template: str, **words: str) -> str:
     """Return a template with its words in capitals replaced."""
     text = files("repro.templates").joinpath(f"new/{template}").read_text(encoding="utf-8").replace("\r\n", "\n")
     for word, value in words.items():
-        text = re.sub(rf"\b{word}\b", value, text)
+        text = re.sub(rf"\b{word}\b", value.replace("\\", r"\\"), text)
     return text
 
 

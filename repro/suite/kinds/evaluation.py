@@ -186,7 +186,7 @@ READY: dict[str, Ready] = {
         evaluation=r"^ *\d+/\d+ .* - METRIC: (?P<value>\S+)", context=r"^Epoch (?P<epoch>\d+)/\d+$")),
     "airbench": Ready("cifar10-airbench's table", "val_acc|tta_val_acc", "tta_val_acc", kind="airbench"),
     "lightning-csv": Ready("Lightning's metrics.csv", r"[^,\s\"]+", "val_loss", kind="csv",
-                           start=f"^(?:Training|Epoch 0){BAR}"),
+                           start=f"Total estimated model params size|^(?:Training|Epoch 0){BAR}"),
 }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from repro.comm.algorithms.tree import Multicolor, ParameterServer, ReductionTre
 from repro.comm.runtime.program import REDUCTIONS, compile_program, execute, execute_rounds, own_rounds  # noqa: E402
 from repro.comm.schedule import cut  # noqa: E402
 from repro.papers.jizhi.hybrid import Hybrid, interpolate  # noqa: E402
+from tests.commands import ROOT  # noqa: E402
 from tests.memory_wire import MemoryNet, MemoryWire  # noqa: E402
 from tests.plans import setting  # noqa: E402
 
@@ -183,6 +186,19 @@ def test_other_collectives_of_their_own(algorithm: Algorithm, operation: Operati
                 assert torch.equal(buffer, torch.cat([before[at][slice(*parts[at])] for at in range(world)]))
             else:
                 assert torch.equal(buffer[start:stop], reference(before, "sum")[start:stop])
+
+
+@pytest.mark.parametrize("world", [1, 2, 5])
+def test_the_algorithm_of_the_docs_is_an_all_reduce(world: int) -> None:
+    shown = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "extending.md").read_text(), re.MULTILINE | re.DOTALL)
+    (text,) = (block for block in shown if "class Star(Algorithm)" in block)
+    found: dict[str, Any] = {"__name__": "star"}
+    exec(text, found)
+    buffers = draw(37, world, "float32", 0)
+    wanted = reference([buffer.clone() for buffer in buffers], "sum")
+    run(found["Star"](), "all_reduce", buffers)
+    for buffer in buffers:
+        agree(buffer, wanted, world)
 
 
 def test_rounds_of_groups_are_those_of_the_paper() -> None:

@@ -391,6 +391,7 @@ def begins(name: str, metric: str, *texts: str) -> list[str]:
     ("keras", "val_loss", "Model: functional", "Epoch 1/3"),
     ("lightning-csv", "val_loss", "Sanity Checking: |          | 0/? [00:00<?, ?it/s]",
      "Training: |          | 0/? [00:00<?, ?it/s]"),
+    ("lightning-csv", "val_loss", "Trainable params: 9", "Total estimated model params size (MB): 0.000"),
 ])
 def test_a_ready_pattern_knows_where_training_begins(name: str, metric: str, before: str, line: str) -> None:
     assert begins(name, metric, before, line, line) == [line]
