@@ -123,7 +123,7 @@ def other_start(found: Mapping[str, Apart], whole: Any) -> str:
 def other_input(ours: Step, theirs: Step, steps: Sequence[Step]) -> str:
     """Return in what the fed samples differ; "": they are the reference's."""
     mine, right = sum(ours.fed, Counter[str]()), sum(theirs.fed, Counter[str]())
-    if mine == right:
+    if mine == right or not mine or not right:
         return ""
     n, wanted, world = mine.total(), right.total(), len(ours.ranks)
     common, kinds = (mine & right).total(), [step.ranks[0].kinds for step in (ours, theirs)]
@@ -163,6 +163,8 @@ def other_loss(facts: Facts, ours: Step, theirs: Step) -> str:
         if factor not in (0, 1) and abs(ratio / factor - 1) < ALIKE:
             return f"{ratio:.4g} times: {words}"
     if ours.number == 1:
+        if not (ours.ranks[0].fed and theirs.ranks[0].fed):
+            return "the samples were not seen: others, another order, other labels or another reduction"
         return ("the same samples and weights give another loss: other labels, another reduction or smoothing, or a "
                 "mean over other tokens for each rank")
     return "what is not compared differs: labels, buffers, or a state outside the weights"
