@@ -129,8 +129,8 @@ def other_input(ours: Step, theirs: Step, steps: Sequence[Step]) -> str:
     common, kinds = (mine & right).total(), [step.ranks[0].kinds for step in (ours, theirs)]
     if n == wanted and not common and kinds[0] != kinds[1]:
         here, there = (", ".join(kind) for kind in kinds)
-        return (f"the model is called with other tensors ({here}; the reference's: {there}): samples are cut, padded or "
-                "typed otherwise, or labels go to the loss alone")
+        return (f"the model is called with other tensors ({here}; the reference's: {there}): samples are cut, padded "
+                "or typed otherwise, or labels go to the loss alone")
     if world > 1 and all(fed == ours.fed[0] for fed in ours.fed) and n:
         return (f"every rank was fed the same {n // world} samples: no sampler deals them out (DistributedSampler), or "
                 "all ranks take the first share")
