@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -75,7 +76,7 @@ def names_of(bare: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def pieces_of(bare: nn.Module) -> Iterator[Piece]:
-    """Yield the pieces of all trained tensors.
+    """Yield the pieces of all trained tensors; some may be empty on this rank.
 
     Raises:
         TypeError: a tensor is held in a way that is not known here, such as FSDP 1's flat parameters.
@@ -92,16 +93,11 @@ def pieces_of(bare: nn.Module) -> Iterator[Piece]:
         elif "FlatParameter" in type(param).__name__ or hasattr(param, "_is_sharded"):
             raise TypeError(f"{name!r} is a flat parameter of FSDP 1, which is not traced; use FSDP 2 (fully_shard)")
         else:
-            found = Piece(Place(name, param.numel(), 0, param.numel()), param.detach, _grad_of(param))
-        if found is not None and found.place.count:
-            yield found
+            found = Piece(Place(name, param.numel(), 0, param.numel()), param.detach, partial(getattr, param, "grad"))
+        yield found
 
 
-def _grad_of(param: nn.Parameter) -> Callable[[], torch.Tensor | None]:
-    return lambda: param.grad
-
-
-def _shard(name: str, param: Any) -> Piece | None:
+def _shard(name: str, param: Any) -> Piece:
     """Return the piece of a DTensor (FSDP 2, tensor parallelism)."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -120,7 +116,7 @@ def _shard(name: str, param: Any) -> Piece | None:
                  lambda: None if param.grad is None else param.grad.to_local())
 
 
-def _fragment(name: str, param: Any) -> Piece | None:
+def _fragment(name: str, param: Any) -> Piece:
     """Return the piece of a parameter of ZeRO 1 or 2: a fragment of the optimizer's flat partition, without padding."""
     mapping, whole = param._hp_mapping, Place(name, param.numel(), 0, param.numel())
     if mapping is None:  # other ranks hold all of it; the forward pass reads it here too
@@ -139,7 +135,7 @@ def _fragment(name: str, param: Any) -> Piece | None:
                  (lambda: (whole, param.data),))
 
 
-def _partition(name: str, param: Any) -> Piece | None:
+def _partition(name: str, param: Any) -> Piece:
     """Return the piece of a parameter of ZeRO 3: this rank's partition, without the padding of the last."""
     from deepspeed.utils import safe_get_local_fp32_param, safe_get_local_grad
 

@@ -82,9 +82,12 @@ class Recorder:
         self._attach()
 
     def _attach(self) -> None:
-        self._undo.append(self._outer.register_forward_pre_hook(self._on_forward, with_kwargs=True).remove)
         # Frameworks turn autocast on around the forward pass of the bare model: a layer sees it.
         layer = next(module for module in self._bare.modules() if not any(module.children()))
+        # Lightning calls no forward of its module unless DDP wraps it: what its first layer is fed is seen either way.
+        is_lightning = "LightningModule" in {kind.__name__ for kind in type(self._bare).__mro__}
+        called = layer if is_lightning else self._outer
+        self._undo.append(called.register_forward_pre_hook(self._on_forward, with_kwargs=True).remove)
         self._undo.append(layer.register_forward_pre_hook(self._on_layer).remove)
         self._undo.append(self._optimizer.register_step_pre_hook(self._on_clipped).remove)
         backward = torch.autograd.backward
@@ -158,6 +161,8 @@ class Recorder:
     def _on_updated(self) -> None:
         if self._traced:
             seen = self._seen
+            if not seen.clipped:  # a closure took the backward pass inside the step (Lightning)
+                seen.clipped = self._measure(pieces.updated_gradients(self._held, self._optimizer))
             update = self._measure((piece.place, piece.weights().detach().reshape(-1).float() - before)
                                    for piece, before in zip(self._held, seen.before, strict=True))
             state = [value for values in self._optimizer.state.values() for value in values.values()

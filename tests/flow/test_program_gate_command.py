@@ -1,4 +1,4 @@
-"""`repro gate` and `repro run` of programs that are traced: answers, exit codes, stored traces, verdicts that say gated."""
+"""`repro gate` and `repro run` of traced programs: answers, exit codes, stored traces, verdicts that say gated."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def test_a_stored_trace_is_compared_with_later_ones(tmp_path: Path) -> None:
 def test_a_program_without_a_trace_and_one_that_crashes_are_named(tmp_path: Path) -> None:
     repro(tmp_path, "show", "suite.yaml")
     code = (tmp_path / "loop.py").read_text()
-    for changed, words in ((code.replace("    watch.trace(model, optimizer)\n", ""), "left no trace"),
-                           (code.replace("    watch.trace(model", "    raise OSError('no data')\n    watch.trace(model"),
-                            "OSError: no data")):
-        (tmp_path / "loop.py").write_text(changed)
+    line = "    watch.trace(model, optimizer)\n"
+    for other, words in (("", "left no trace"), ("    raise OSError('no data')\n", "OSError: no data")):
+        assert line in code
+        (tmp_path / "loop.py").write_text(code.replace(line, other))
         done = command(tmp_path, "gate", "suite.yaml", "--only", "micro=1")
         assert done.code == 1 and words in done.out, done.out + done.error
 

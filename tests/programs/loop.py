@@ -44,7 +44,7 @@ def wrapped(net: nn.Module, backend: str, optimizer: torch.optim.Optimizer, opti
         stated = {"train_batch_size": BATCH, "train_micro_batch_size_per_gpu": BATCH // options.world // options.micro,
                   "gradient_accumulation_steps": options.micro, "zero_optimization": {"stage": int(backend[-1])},
                   "zero_allow_untested_optimizer": True, "steps_per_print": 1 << 30}
-        if options.mistake != "silent_clipping":
+        if options.mistake.replace("_", " ") != "silent clipping":
             stated["gradient_clipping"] = 0.0
         if options.bf16:
             stated["bf16"] = {"enabled": True}

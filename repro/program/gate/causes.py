@@ -123,14 +123,14 @@ def other_start(found: Mapping[str, Apart], whole: Any) -> str:
 def other_input(ours: Step, theirs: Step, steps: Sequence[Step]) -> str:
     """Return in what the fed samples differ; "": they are the reference's."""
     mine, right = sum(ours.fed, Counter[str]()), sum(theirs.fed, Counter[str]())
-    if mine == right:
+    if mine == right or not mine or not right:
         return ""
     n, wanted, world = mine.total(), right.total(), len(ours.ranks)
     common, kinds = (mine & right).total(), [step.ranks[0].kinds for step in (ours, theirs)]
     if n == wanted and not common and kinds[0] != kinds[1]:
         here, there = (", ".join(kind) for kind in kinds)
-        return (f"the model is called with other tensors ({here}; the reference's: {there}): samples are cut, padded or "
-                "typed otherwise, or labels go to the loss alone")
+        return (f"the model is called with other tensors ({here}; the reference's: {there}): samples are cut, padded "
+                "or typed otherwise, or labels go to the loss alone")
     if world > 1 and all(fed == ours.fed[0] for fed in ours.fed) and n:
         return (f"every rank was fed the same {n // world} samples: no sampler deals them out (DistributedSampler), or "
                 "all ranks take the first share")
@@ -163,6 +163,8 @@ def other_loss(facts: Facts, ours: Step, theirs: Step) -> str:
         if factor not in (0, 1) and abs(ratio / factor - 1) < ALIKE:
             return f"{ratio:.4g} times: {words}"
     if ours.number == 1:
+        if not (ours.ranks[0].fed and theirs.ranks[0].fed):
+            return "the samples were not seen: others, another order, other labels or another reduction"
         return ("the same samples and weights give another loss: other labels, another reduction or smoothing, or a "
                 "mean over other tokens for each rank")
     return "what is not compared differs: labels, buffers, or a state outside the weights"

@@ -40,8 +40,9 @@ class Loop:
     starts: list[int] = field(default_factory=list)
 
     def __call__(
-        self, rule: type[torch.optim.Optimizer] = torch.optim.SGD, *, steps: tuple[int, ...] = (1, 2, 3), ulp: float = 0,
-        rate: float = 0.1, scaler: Any = None, between: Callable[[nn.Module, int], None] = lambda net, step: None,
+        self, rule: type[torch.optim.Optimizer] = torch.optim.SGD, *, steps: tuple[int, ...] = (1, 2, 3),
+        ulp: float = 0, rate: float = 0.1, scaler: Any = None,
+        between: Callable[[nn.Module, int], None] = lambda net, step: None,
     ) -> dict[str, bytes]:
         self.starts.append(1)
         folder = self.folder / str(len(self.starts))
