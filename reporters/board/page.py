@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from repro.board.build import page_name
-from repro.board.entry import Answer, Entry, Group, Statement, Step
+from repro.board.entry import Answer, Entry, Group, Mean, Statement, Step
 from repro.published.store import Published
 from repro.record.folder.store import Record
 from repro.stats.interval import from_log
-from repro.stats.random_effects import RandomEffects
 from repro.tables.text import Number, plural, ratios, seconds, significant
 
 from ..html_page import render as render_run
@@ -119,26 +118,28 @@ def _group(at: int, group: Group) -> GroupView:
         id=f"g{at}", group=group, rows=rows, progressions=_progressions(steps) if drawn else (),
         lead=max(rows, key=lambda row: (bool(row.entry.answers or row.said), row.entry.standing == "verified",
                                         row.entry.started_ms)),
-        counted=_counted(group.entries), mean=_mean(group), spread=_spread(group.over_records))
+        counted=_counted(group.entries), mean=_answer(group.mean), spread=_spread(group.mean))
 
 
-def _mean(group: Group) -> Answer | None:
-    found, answers = group.over_records, [item.answers[0] for item in group.entries if item.part]
-    if found is None:
+def _answer(mean: Mean | None) -> Answer | None:
+    if mean is None:
         return None
-    return answers[0].model_copy(update={
+    found = mean.effects
+    return mean.answer.model_copy(update={
         "ratio": from_log(found.mean), "low": from_log(found.interval.low), "high": from_log(found.interval.high),
         "verdict": f"no verdict, {found.count} submitted records", "qualifier": "", "because": ""})
 
 
-def _spread(found: RandomEffects | None) -> str:
-    if found is None:
+def _spread(mean: Mean | None) -> str:
+    if mean is None:
         return ""
+    found = mean.effects
     text = (f"random effects over {found.count} submitted records (DerSimonian-Laird, Hartung-Knapp): standard "
             f"deviation between them {100 * found.between:.2g} %, I2 {100 * found.inconsistent:.0f} % "
             f"(Q = {found.heterogeneity:.3g}, p = {found.heterogeneity_p:.2g})")
     if (other := found.prediction) is not None:
         text += f"; another record: {from_log(other.low):.4g} to {from_log(other.high):.4g}"
+    text += "".join(f"; not counted: {part.name} ({part.left_out})" for part in mean.left_out)
     return f"{text}. Which records are submitted was not declared beforehand, so the mean has no verdict."
 
 

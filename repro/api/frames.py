@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from repro.core.errors import ShownAsLine
+from repro.core.errors import UsageError
 from repro.record.derive.trial_log import TrialLog
 from repro.record.folder.store import Record
 from repro.record.log.reading import read_log
@@ -28,7 +28,7 @@ STEP_COLUMNS = ("trial_id", "cell_id", "cell", "origin", "seed", "step", "own_se
                 "slowest_rank_seconds", "fastest_rank_seconds")
 
 
-class NoSuchTable(ShownAsLine, KeyError):
+class NoSuchTable(UsageError, KeyError):
     """A table that no record has."""
 
     __str__ = Exception.__str__  # of KeyError it is quoted

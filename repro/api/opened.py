@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from repro.api.comparison import Comparison, displayed
 from repro.api.frames import Frames, described
 from repro.bundle.source import expanded, folder_name, is_foreign, open_record
+from repro.core import door
 from repro.core.errors import OutputError, UsageError
 from repro.record.folder import index
 from repro.record.folder.store import Record, read_record
@@ -139,6 +140,10 @@ class Run:
         Raises:
             UsageError: one of them means no cell or several, or the two have no pairs or no values of the metric.
         """
+        for name, value, kinds in (("candidate", candidate, str | Mapping), ("baseline", baseline, str | Mapping),
+                                   ("metric", metric, str), ("margin", margin, int | float)):
+            if value is not None and not isinstance(value, kinds):
+                raise UsageError(f"{name} {value!r}: is {type(value).__name__}; see help(repro.Run.compare)")
         from repro.compare.findings import findings
         from repro.compare.two_cells import compare_cells
 
@@ -169,6 +174,8 @@ class Run:
         from repro.reporting import write_reports
 
         names = to.split(",") if isinstance(to, str) else to
+        if isinstance(names, int | float) or not all(isinstance(name, str) and name for name in names):
+            raise UsageError(f"to {to!r}: names of reporters are texts; `repro list reporters` lists them")
         foreign = len(self._places) > 1 or is_foreign(self._places[0])
         place = Path(out) if out is not None else Path(f"{folder_name(self._places[0])}-report") if foreign else None
         return write_reports(self._root, names, place)
@@ -210,6 +217,7 @@ def _require_run(root: Path, place: Path) -> None:
     if not (root / "plan.json").is_file():
         raise OutputError(f"{place}: is neither a run folder nor a bundle (it holds no plan.json); repro list runs "
                           f"{place} shows those below it")
+    door.refuse_links(root)
 
 
 def _joined(roots: Sequence[Path], scratch: Path) -> Path:
@@ -239,7 +247,11 @@ def open(  # noqa: A001  # its name is repro.open
         UsageError: a pattern matches nothing, or several runs are different experiments.
         TrackingError: the tracking store does not answer, or its record is incomplete.
     """
-    places = expanded([source] if isinstance(source, str | Path) else list(source))
+    given = list(source) if isinstance(source, Iterable) and not isinstance(source, str) else [source]
+    for item in given:
+        if not isinstance(item, str | Path):
+            raise UsageError(f"{item!r}: is no path of a run folder or bundle")
+    places = expanded(given)
     if not places:
         raise UsageError("name a run folder, a bundle or an MLflow experiment")
     return Run(places, unverified=unverified)

@@ -42,6 +42,10 @@ class Answer(Frozen):
     scope: str = ""
     """Combinations over which a main effect is averaged; "" for a contrast of cells."""
 
+    def asks(self, other: Answer) -> bool:
+        """Return whether both are about the same contrast."""
+        return (self.candidate, self.baseline, self.says) == (other.candidate, other.baseline, other.says)
+
 
 class Statement(Frozen):
     """One answer of published results: a claim of a contest, or the lowest valid score of a benchmark."""
@@ -128,6 +132,17 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Mean:
+    """One contrast over several records."""
+
+    answer: Answer
+    """Of the latest of them: its cells and words."""
+    effects: RandomEffects
+    left_out: tuple[Part, ...]
+    """Verified records that do not count, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """Records that answer one question: one suite digest and one method."""
 
@@ -144,10 +159,17 @@ class Group:
         return tuple(dict.fromkeys(item.system for item in self.entries))
 
     @property
-    def over_records(self) -> RandomEffects | None:
-        """The mean log ratio of the declared contrast over the verified records; None: fewer than three count."""
-        _, found = over_records([item.part for item in self.entries if item.part and item.standing == "verified"])
-        return found if found is not None and found.count >= LEAST else None
+    def mean(self) -> Mean | None:
+        """The declared contrast over the verified records; None: fewer than three count."""
+        known = [(item.part, item.answers[0]) for item in self.entries if item.part and item.standing == "verified"]
+        if not known:
+            return None
+        of = known[-1][1]
+        parts, found = over_records([part if part.left_out or answer.asks(of) else part.model_copy(
+            update={"left_out": "it declares another contrast"}) for part, answer in known])
+        if found is None or found.count < LEAST:
+            return None
+        return Mean(of, found, tuple(part for part in parts if part.left_out))
 
     def progression(self, system: str) -> tuple[Step, ...]:
         """Return the verified records of a system that had the least median so far, the earliest first."""

@@ -108,7 +108,7 @@ def _of_run(record: Record, place: str, hashes: tuple[str, str], standing: Stand
         arms=tuple(Arm(label=item.label, median=item.median if timed else None, reached=item.ok, trials=item.n)
                    for item in found.summaries),
         answers=tuple(_answers(found)), repeated=found.repeated,
-        part=Part.of(place, plan.master_seed, found.primary) if found.primary is not None else None,
+        part=Part.of(place, record, found.primary) if found.primary is not None else None,
     )
 
 

@@ -58,7 +58,7 @@ class Event:
 
 
 FLUSH_NS = 10**9
-"""Time after which `flush_if_due` writes, nanoseconds: a reader's view of a running trial is that old at most."""
+"""Least time between two writes of `flush_if_due`, nanoseconds."""
 
 
 class EventLog:
@@ -88,9 +88,11 @@ class EventLog:
         """Recorded, not yet lines: the event and its monotonic time."""
         self._lines: list[str] = []
         self._bytes = 0
+        self._problem = ""
 
     def write(self, event: Any, at_ns: int | None = None) -> int:
-        """Record an event (`repro.record.log.event.LogEvent`); return its monotonic time in nanoseconds."""
+        """Record an event (`repro.record.log.event.LogEvent`), which must not change afterwards; return its monotonic
+        time in nanoseconds."""
         at = self._now() if at_ns is None else at_ns
         if self._stream is not None:
             self._events.append((event, at))
@@ -98,29 +100,29 @@ class EventLog:
 
     @property
     def recorded_bytes(self) -> int:
-        """Bytes of all events recorded here; 0 on a rank without a log."""
+        """Bytes of all events recorded here, whose lines are made for it; 0 on a rank without a log."""
         self._make_lines()
         return self._bytes
 
     def _make_lines(self) -> None:
-        """Make a line of every recorded event.
-
-        Raises:
-            ValueError: an event has a value that JSON has not; it is dropped.
-        """
+        """Make a line of every recorded event; drop one with a value that JSON has not, which `flush` tells."""
         while self._events:
             event, at = self._events.popleft()
             value, metadata = event.body()
             time_ms = round(self._anchor_ms + (at - self._anchor_ns) / 1e6, 3)
             metadata = {"rank": self._rank, "mono_ns": at, **metadata}
-            self._lines.append(line := Event(event.key, value, event.event_type, time_ms, metadata).line())
+            try:
+                self._lines.append(line := Event(event.key, value, event.event_type, time_ms, metadata).line())
+            except ValueError as error:
+                self._problem = self._problem or f"{event.key}: {error}"
+                continue
             self._bytes += len(line)  # its JSON is ASCII
 
     def flush(self) -> None:
         """Pass the recorded events to the operating system, as lines.
 
         Raises:
-            ValueError: as `_make_lines`.
+            ValueError: an event had a value that JSON has not; all others are written.
         """
         if self._stream is None:
             return
@@ -129,6 +131,9 @@ class EventLog:
         self._lines.clear()
         self._stream.flush()
         self._flushed_ns = self._now()
+        if self._problem:
+            problem, self._problem = self._problem, ""
+            raise ValueError(problem)
 
     def flush_if_due(self) -> None:
         """Do it if the last time is `FLUSH_NS` ago."""
@@ -161,9 +166,11 @@ class EventLog:
         """Flush, make the file durable, close it."""
         if self._stream is None:
             return
-        self.flush()
-        os.fsync(self._stream.fileno())
-        self._stream.close()
+        try:
+            self.flush()
+        finally:
+            os.fsync(self._stream.fileno())
+            self._stream.close()
 
 
 def parse_line(line: str) -> Event | None:

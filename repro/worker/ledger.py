@@ -200,7 +200,10 @@ class TrainingLedger:
     def compare(self) -> None:
         """Compare what the kept steps of the last block were fed with what they were dealt; off the clock."""
         for kept in self._waiting:
-            if kept.as_dealt or kept.was_changed:
+            if kept.was_changed:
+                continue
+            self._totals["compared"] += 1
+            if kept.as_dealt:
                 continue
             inputs, targets = zip(*kept.dealt, strict=True)
             if kept.inputs and not _same(kept.inputs, inputs):
@@ -210,7 +213,6 @@ class TrainingLedger:
         self.newest = [*self.newest, *self._waiting][-2:]
         for kept in self._waiting:
             kept.forget_seen()
-        self._totals["compared"] += len(self._waiting)
         self._waiting = []
 
     def read_again(self, read: Callable[[int, Any], Batch], shares: Callable[[int], tuple[int, Sequence[Any]]]) -> None:
@@ -334,6 +336,8 @@ class TrainingLedger:
         if self._autocast_enabled(self._device) != self._autocast:
             self._note("autocast", not self._autocast, self._autocast)
         if self._kept is not None:
+            if number == 0 and self._kept.was_changed:  # no model has run yet, so the engine wrote into a batch
+                self._note("inputs", 0, 0)
             self._kept.keep(self._kept.inputs, (args, kwargs), dealt=dealt and len(args) == 1 and not kwargs)
         elif first is not None and self._passed[0]:
             self._look(0, number, first)

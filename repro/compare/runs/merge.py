@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repro.compare.design.calibration import FILE, machine_of, read_kept_calibration
+from repro.compare.runs.run_warnings import alterations
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import write_json, write_model
 from repro.core.numbers import spans
 from repro.record.environment.differences import changed_data, changed_plugins
 from repro.record.folder.index import MERGED, seal
-from repro.record.folder.ledger import Attempt, append_line, read_lines
+from repro.record.folder.ledger import Attempt, Incident, append_line, read_lines
 from repro.record.folder.shards import Shard
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import copy_code
@@ -255,11 +256,17 @@ def _copy_trials(
 
 
 def _copy_incidents(group: Sequence[Source], folder: RunFolder) -> None:
-    """Copy the incidents of all runs in order of time; if there are several runs, with the name of the run."""
-    incidents = [(item, source) for source in group for item in source.record.incidents]
+    """Copy the incidents of all runs in order of time; if there are several runs, with the name of the run. That a run
+    was modified is one: the index of the merged record is of what it was by then."""
+    incidents = [(item, source) for source in group for item in (*_altered(source.record), *source.record.incidents)]
     for item, source in sorted(incidents, key=lambda pair: pair[0].at_ms):
         text = f"{source.name}: {item.text}" if len(group) > 1 else item.text
         append_line(folder.incidents, item.model_copy(update={"text": text}))
+
+
+def _altered(record: Record) -> Iterator[Incident]:
+    if text := alterations(record):
+        yield Incident(at_ms=record.environment.started_ms, kind="altered", text=text)
 
 
 def _copy_file(source: Path, target: Path) -> None:

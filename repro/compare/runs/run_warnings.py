@@ -24,7 +24,7 @@ TITLES = {
     "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped", "budget": "Budget spent",
     "calibration": "Calibration", "checkpoint": "Checkpoint skipped", "throttled": "Throttled", "energy": "Energy",
     "edited": "Plug-in edited", "nodes": "Nodes", "moved": "Continued elsewhere", "waited": "Waited",
-    "asked": "Asked before", "lane": "Lanes", "wash_out": "Wash-out failed",
+    "asked": "Asked before", "altered": "Modified record", "lane": "Lanes", "wash_out": "Wash-out failed",
 }
 """Kind of an incident -> its title."""
 CONSEQUENCES = {
@@ -35,6 +35,7 @@ CONSEQUENCES = {
     "clock": "durations come from the monotonic clock and are correct; dates may be wrong",
     "throttled": "the ratios of these seeds may be wrong", "rerun": "the first attempt that ended counts",
     "wash_out": "the ratio of this seed may hold what ran before its block",
+    "altered": "its figures need not be those of the run; repro verify says more",
     "energy": "times are not affected", "edited": "trials of one cell may have run different code: run the suite again",
 }
 """Kind of an incident -> what it means for the figures, where that follows from the kind alone."""
@@ -71,10 +72,17 @@ def run_warnings(record: Record) -> tuple[RunWarning, ...]:
 
 
 def _altered(record: Record) -> Iterator[RunWarning]:
-    """Yield that a complete record is not the one that its run sealed; of an incomplete one nothing is sealed."""
-    if len(record.results) >= record.planned and (names := index.altered(record.folder.root)):
-        yield RunWarning("Modified record", f"{_listed(names)}: modified, added or missing since the run ended",
-                         "attempts", "its figures need not be those of the run; repro verify says more")
+    if text := alterations(record):
+        yield RunWarning(TITLES["altered"], text, "attempts", CONSEQUENCES["altered"])
+
+
+def alterations(record: Record) -> str:
+    """Return in what a record is not the one that its run sealed; "" if in nothing. A run that goes on, or was killed,
+    has no index."""
+    names = index.altered(record.folder.root)
+    if not names or (names == [index.NAME] and len(record.results) < record.planned):
+        return ""
+    return f"{_listed(names)}: modified, added or missing since the run ended"
 
 
 def _stand_ins(record: Record) -> Iterator[RunWarning]:

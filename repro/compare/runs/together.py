@@ -18,6 +18,7 @@ from typing_extensions import Self
 from repro.compare import Metric, compare
 from repro.compare.figures import Comparison
 from repro.compare.runs.merge import names_of
+from repro.compare.runs.run_warnings import alterations
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
 from repro.record.folder.store import Record, read_plan, read_record
@@ -44,12 +45,14 @@ class Part(Frozen):
     """Reason why it does not count; "" if it does."""
 
     @classmethod
-    def of(cls, name: str, master_seed: int, item: Comparison | None) -> Self:
+    def of(cls, name: str, record: Record, item: Comparison | None) -> Self:
         """Return the estimate of a record; None: it has not both cells."""
         logs = np.log(item.judged_ratios) if item is not None and item.ratio is not None else np.zeros(0)
         reason, count = _unfit(item, logs), len(logs)
+        reason = alterations(record) or reason
         return cls(
-            name=name, master_seed=master_seed, pairs=item.n if item else 0, ratio=item.ratio if item else None,
+            name=name, master_seed=record.plan.master_seed, pairs=item.n if item else 0,
+            ratio=item.ratio if item else None,
             log_mean=0.0 if reason else float(logs.mean()),
             variance=0.0 if reason else float(logs.var(ddof=1)) / count, left_out=reason)
 
@@ -60,7 +63,7 @@ def over_records(parts: Sequence[Part]) -> tuple[tuple[Part, ...], RandomEffects
     seeds: dict[int, str] = {}
     found = []
     for part in parts:
-        mate = seeds.setdefault(part.master_seed, part.name)
+        mate = part.name if part.left_out else seeds.setdefault(part.master_seed, part.name)
         found.append(part if mate == part.name else part.model_copy(
             update={"left_out": f"it has the master seed of {mate}, so both are one record"}))
     counted = [part for part in found if not part.left_out]
@@ -162,7 +165,7 @@ def together(roots: Sequence[Path], metric: Metric | None = None) -> Together:
 def _contrast(
     shown: Comparison, found: Sequence[Comparison | None], records: Sequence[Record], names: Sequence[str]
 ) -> Contrast:
-    parts, effects = over_records([Part.of(name, record.plan.master_seed, item)
+    parts, effects = over_records([Part.of(name, record, item)
                                    for name, record, item in zip(names, records, found, strict=True)])
     return Contrast(f"{shown.candidate_label} against {shown.baseline_label}", shown.metric, parts, effects)
 

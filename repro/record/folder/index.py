@@ -149,7 +149,8 @@ def alterations(present: Mapping[str, Member], sums: Mapping[str, str]) -> Itera
 
 
 def altered(root: Path) -> list[str]:
-    """Return the files on which a record and its index disagree, sorted; the index itself where there is none.
+    """Return the files on which a record and its index disagree, sorted, and those that may not be read; the index
+    itself where there is none.
 
     Raises:
         OutputError: a file cannot be read, or the index is damaged.
@@ -157,7 +158,9 @@ def altered(root: Path) -> list[str]:
     if not (root / NAME).is_file():
         return [NAME]
     sums = read_sums(root / NAME)
-    return sorted(name for name, _ in alterations(present_members(root, sums), sums))
+    present = present_members(root, sums)
+    refused = {name for name, member in present.items() if member.refusal}
+    return sorted(refused | {name for name, _ in alterations(present, sums)})
 
 
 def text_of(sums: Mapping[str, str]) -> str:

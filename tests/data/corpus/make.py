@@ -2,7 +2,8 @@
 
     python -m tests.data.corpus.make
 
-Later versions read, verify and report them (tests/unit/bundle/test_corpus.py); a folder that exists is never written again.
+Later versions read, verify and report them (tests/unit/bundle/test_corpus.py); a folder that exists is never written
+again.
 """
 
 from __future__ import annotations
