@@ -9,7 +9,7 @@ export DO_NOT_TRACK = 1
 # Hundreds of processes start in a test run; if this is set, each compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart install test checks test-slow test-pythons gpu-smoke test-gpu rehearse defects image lint types layers unit flow browser package chaos fuzz bench verdicts size docs gallery clean
+.PHONY: quickstart install test checks test-slow test-pythons gpu-smoke test-gpu rehearse defects image wheel lint types layers unit flow browser package chaos fuzz bench verdicts size docs gallery clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/repro run quickstart
@@ -68,6 +68,14 @@ package: $(VENV)/.test-installed
 test-slow: $(VENV)/.test-installed
 	$(PIP) install --quiet -c constraints.txt -e '.[test,accelerate,huggingface,lightning]'
 	$(BIN)/python -m pytest -m slow
+
+# dist/: the sdist and the wheel of the commit that is checked out, the same bytes each time, with what the index of packages
+# would refuse.
+wheel: $(VENV)/.test-installed
+	tools/build.sh $(BIN)/python dist
+	tools/build.sh $(BIN)/python dist/again > /dev/null
+	cmp dist/*.whl dist/again/*.whl && cmp dist/*.tar.gz dist/again/*.tar.gz && rm -r dist/again
+	$(BIN)/python -m twine check --strict dist/*
 
 # Unit tests on every Python of PYTHONS that is installed, each in its own environment. Elsewhere than on 3.11 pip may find
 # only the build of PyTorch with CUDA, several gigabytes each.

@@ -11,6 +11,8 @@ from repro.board.build import page_name
 from repro.board.entry import Answer, Entry, Group, Statement, Step
 from repro.published.store import Published
 from repro.record.folder.store import Record
+from repro.stats.interval import from_log
+from repro.stats.random_effects import RandomEffects
 from repro.tables.text import Number, plural, ratios, seconds, significant
 
 from ..html_page import render as render_run
@@ -80,6 +82,10 @@ class GroupView:
     """The row whose answer stands on the first screen: the last verified one with an answer."""
     counted: str
     """The records and their verdicts in words."""
+    mean: Answer | None
+    """The declared contrast over the verified records, without a verdict; None: fewer than three count."""
+    spread: str
+    """How far those records are from each other; "" without a mean."""
 
 
 def render_record(record: Record | Published) -> str:
@@ -113,7 +119,27 @@ def _group(at: int, group: Group) -> GroupView:
         id=f"g{at}", group=group, rows=rows, progressions=_progressions(steps) if drawn else (),
         lead=max(rows, key=lambda row: (bool(row.entry.answers or row.said), row.entry.standing == "verified",
                                         row.entry.started_ms)),
-        counted=_counted(group.entries))
+        counted=_counted(group.entries), mean=_mean(group), spread=_spread(group.over_records))
+
+
+def _mean(group: Group) -> Answer | None:
+    found, answers = group.over_records, [item.answers[0] for item in group.entries if item.part]
+    if found is None:
+        return None
+    return answers[0].model_copy(update={
+        "ratio": from_log(found.mean), "low": from_log(found.interval.low), "high": from_log(found.interval.high),
+        "verdict": f"no verdict, {found.count} submitted records", "qualifier": "", "because": ""})
+
+
+def _spread(found: RandomEffects | None) -> str:
+    if found is None:
+        return ""
+    text = (f"random effects over {found.count} submitted records (DerSimonian-Laird, Hartung-Knapp): standard "
+            f"deviation between them {100 * found.between:.2g} %, I2 {100 * found.inconsistent:.0f} % "
+            f"(Q = {found.heterogeneity:.3g}, p = {found.heterogeneity_p:.2g})")
+    if (other := found.prediction) is not None:
+        text += f"; another record: {from_log(other.low):.4g} to {from_log(other.high):.4g}"
+    return f"{text}. Which records are submitted was not declared beforehand, so the mean has no verdict."
 
 
 def _progressions(steps: Mapping[str, Sequence[Step]]) -> tuple[Progression, ...]:

@@ -174,6 +174,11 @@ class Ratio(RatioMark):
         """True if no verdict was reached: the sentence begins with that."""
         return self.item.verdict not in DECIDED
 
+    @property
+    def opening(self) -> str:
+        """The first words of the sentence then."""
+        return "No verdict" if self.item.verdict == "exploratory" else "Undecided"
+
 
 @dataclass(frozen=True, slots=True)
 class Forest:
@@ -298,7 +303,7 @@ def sentence(row: Ratio) -> str:
         what = f"result for {candidate} against" if row.item.refused else f"ratio of {candidate} to"
         return f"No {what} {baseline}{goal}{clock} {facts}: {row.item.verdict}."
     if row.open:
-        return (f"Undecided between {candidate} and {baseline}{goal}{clock}: ratio {row.ratio} {facts}, "
+        return (f"{row.opening} between {candidate} and {baseline}{goal}{clock}: ratio {row.ratio} {facts}, "
                 f"{row.item.verdict}.")
     return (f"{candidate} {row.spec.says[0]} {row.ratio} times {row.spec.says[1]} {baseline}{goal}{clock} {facts}: "
             f"{row.item.verdict}{f' within {row.margin}' if row.item.verdict == 'same' else ''}{row.item.qualifier}.")

@@ -17,7 +17,7 @@ from repro.core.errors import OutputError, TrackingError, UsageError
 from repro.core.files import read_model
 from repro.core.redact import redacted
 from repro.record.folder.store import RunFolder
-from repro.runner.tracking_store import configure_mlflow, search, store_uri, translated
+from repro.runner.tracking_store import configure_mlflow, require_store, search, store_uri, translated
 from repro.suite.planning.plan import Plan
 from repro.tables.text import limited, visible
 
@@ -38,6 +38,7 @@ def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float)
     configure_mlflow(timeout_seconds)
     name = repr(limited(experiment, 100))
     place = uri or store_uri()
+    require_store(place)
     with translated(place):
         from mlflow import MlflowClient
 

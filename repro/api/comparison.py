@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from repro.api.frames import frame
@@ -10,6 +11,7 @@ from repro.compare import Comparison as Compared
 from repro.core import registry
 from repro.record.folder.store import Record
 from repro.tables.tables import Table
+from repro.tables.values import Value
 from repro.tables.verdicts import comparison_rows, comparison_sentence, node_rows, pair_rows
 
 if TYPE_CHECKING:
@@ -23,8 +25,13 @@ class Comparison:
     Its figures are those of the page and of `repro compare --json`.
     """
 
-    def __init__(self, found: Compared, record: Record, run: str) -> None:
-        self._found, self._record, self._run = found, record, run
+    def __init__(self, found: Compared, record: Record, attrs: Mapping[str, Any]) -> None:
+        """Make it of a record.
+
+        Args:
+            attrs: of its frames: `record`, the name, `state`, `unverified`.
+        """
+        self._found, self._record, self._attrs = found, record, attrs
 
     @property
     def candidate(self) -> str:
@@ -59,7 +66,8 @@ class Comparison:
 
     @property
     def level(self) -> float | None:
-        """Nominal coverage of the interval, 0.95; None without one."""
+        """Nominal coverage of the interval: 0.95, or more at a look of a sequential design, whose intervals have 0.95
+        over all looks; None without one."""
         return None if self._found.interval is None else self._found.interval.level
 
     @property
@@ -69,12 +77,13 @@ class Comparison:
 
     @property
     def p(self) -> float | None:
-        """Two-sided, corrected by Holm's method if the suite compares more than the declared contrast."""
+        """Two-sided, corrected by Holm's method if the suite compares more than the declared contrast; not corrected,
+        it is `figures["p"]`."""
         return self._found.p if self._found.p_adjusted is None else self._found.p_adjusted
 
     @property
     def n(self) -> int:
-        """Pairs."""
+        """Pairs, also those of which a trial missed the target: these have no ratio, and no row in `pairs`."""
         return self._found.n
 
     @property
@@ -84,7 +93,7 @@ class Comparison:
 
     @property
     def exploratory(self) -> bool:
-        """Asked for after the results were seen, or impossible to decide with so few pairs."""
+        """It has no verdict: it was asked for after the results were seen, or so few pairs could decide nothing."""
         return self._found.verdict == "exploratory"
 
     @property
@@ -95,17 +104,27 @@ class Comparison:
     @property
     def cautions(self) -> tuple[str, ...]:
         """Reservations that belong beside the figures."""
-        return self._found.cautions
+        return (*([f"the record {self._attrs['state']}"] if self._attrs["unverified"] else []), *self._found.cautions)
+
+    @property
+    def differs(self) -> str:
+        """What else differs between the two, as read back; "" if nothing does."""
+        return str(self.figures["differs"])
 
     @property
     def pairs(self) -> DataFrame:
         """One row per pair of trials with one seed."""
-        return frame(Table("pairs", "", tuple(pair_rows([self._found], self._record.origins))))
+        return self._frame("pairs", pair_rows([self._found], self._record.origins))
 
     @property
     def nodes(self) -> DataFrame:
         """One row per node of a pool, or per lane: its pairs, their ratio and its interval; no row without a pool."""
-        return frame(Table("ratios_by_lane", "", tuple(node_rows([self._found], self._record.origins))))
+        return self._frame("ratios_by_lane", node_rows([self._found], self._record.origins))
+
+    def _frame(self, name: str, rows: Iterable[dict[str, Value]]) -> DataFrame:
+        found = frame(Table(name, "", tuple(rows)))
+        found.attrs |= {**self._attrs, "table": name}
+        return found
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -144,10 +163,12 @@ class Comparison:
         return str(self.figures["origin"])
 
     def __repr__(self) -> str:
-        return comparison_sentence(self._found)
+        state = f"; the record {self._attrs['state']}" if self._attrs["unverified"] else ""
+        return comparison_sentence(self._found) + state
 
     def _repr_html_(self) -> str:
-        return displayed(self._record, self._run, self._found)
+        state = f": it {self._attrs['state']}" if self._attrs["unverified"] else ""
+        return displayed(self._record, f"{self._attrs['record']}{state}", self._found)
 
 
 def displayed(record: Record, caption: str, found: Compared | None = None) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from repro.core.errors import ShownAsLine
 from repro.record.derive.trial_log import TrialLog
 from repro.record.folder.store import Record
 from repro.record.log.reading import read_log
@@ -27,8 +28,14 @@ STEP_COLUMNS = ("trial_id", "cell_id", "cell", "origin", "seed", "step", "own_se
                 "slowest_rank_seconds", "fastest_rank_seconds")
 
 
+class NoSuchTable(ShownAsLine, KeyError):
+    """A table that no record has."""
+
+    __str__ = Exception.__str__  # of KeyError it is quoted
+
+
 class Frames(Mapping[str, "DataFrame"]):
-    """Every table of a record by its name, made when it is first asked for."""
+    """Every table of a record by its name, made when it is first asked for; a caller gets a copy."""
 
     def __init__(self, record: Record, attrs: Mapping[str, Any]) -> None:
         self._record, self._attrs = record, attrs
@@ -42,11 +49,11 @@ class Frames(Mapping[str, "DataFrame"]):
         """
         if name not in self._made:
             if name not in set(self):
-                raise KeyError(f"{name}: no such table; tables: {', '.join(self)}")
+                raise NoSuchTable(f"{name}: no such table; tables: {', '.join(self)}")
             found = step_frame(self._record) if name == STEPS else frame(table(self._record, name))
             found.attrs |= {**self._attrs, "table": name}
             self._made[name] = found
-        return self._made[name]
+        return self._made[name].copy(deep=name != STEPS)  # of millions of rows the values are shared
 
     def __iter__(self) -> Iterator[str]:
         return iter((*table_names(), STEPS))

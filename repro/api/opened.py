@@ -39,19 +39,18 @@ class Run:
                 if place.is_dir():  # before it is copied: it may be a whole home
                     _require_run(place, place)
             roots = [stack.enter_context(open_record(place)) for place in places]
-            self._changed = [name for root, place in zip(roots, places, strict=True)
-                             for name in _altered(root, place)]
-            if self._changed and not unverified:
-                more = f" and {len(self._changed) - SHOWN} more" if len(self._changed) > SHOWN else ""
-                raise OutputError(
-                    f"{places[0]}: was modified after it was sealed: {', '.join(self._changed[:SHOWN])}{more}; request "
-                    "it again, or open it with unverified=True, which its frames then say")
+            states = [_state(root, place) for root, place in zip(roots, places, strict=True)]
+            for place, state in zip(places, states, strict=True):
+                if state and not unverified:
+                    raise OutputError(f"{place}: {state}; request it again, or open it with unverified=True, which its "
+                                      "frames then say")
             self._places, self._root = list(places), roots[0]
             if len(roots) > 1:
                 self._root = _joined(roots, Path(stack.enter_context(tempfile.TemporaryDirectory())))
             self._close = weakref.finalize(self, stack.pop_all().close)
-        self.state = "modified" if self._changed else "unmodified since it was sealed, not derived again" if all(
-            (root / index.NAME).is_file() for root in roots) else "not sealed: it has no index"
+        self.unverified = any(states)
+        """A file is not as the run sealed it; its frames and comparisons say so."""
+        self.state = next((state for state in states if state), "unmodified since it was sealed, not derived again")
         """State of the files: unmodified, modified or not sealed. `verify` derives every figure from the logs again."""
 
     @property
@@ -72,7 +71,11 @@ class Run:
     @cached_property
     def tables(self) -> Frames:
         """Every table by its name; `run.tables["phases"]`."""
-        return Frames(self.record, {"record": self.name, "state": self.state, "unverified": bool(self._changed)})
+        return Frames(self.record, self._attrs)
+
+    @property
+    def _attrs(self) -> Mapping[str, Any]:
+        return {"record": self.name, "state": self.state, "unverified": self.unverified}
 
     @property
     def trials(self) -> DataFrame:
@@ -147,7 +150,7 @@ class Run:
         if candidate is None or baseline is None:
             raise UsageError("name candidate and baseline, or neither for the declared contrast")
         found = compare_cells(self.record, candidate, baseline, metric, margin)
-        return Comparison(found, self.record, self.name)
+        return Comparison(found, self.record, self._attrs)
 
     def verify(self) -> Verification:
         """Check that the record is complete and unmodified, and derive every result from its log again."""
@@ -184,26 +187,29 @@ class Run:
     def __repr__(self) -> str:
         record = self.record
         plan = record.plan
+        origins = sorted({*record.origins.values()} - {"measured"})
+        merged = [note for note in plan.notes if note.startswith("one record of")]
         return (f"Run {self.name}: suite {plan.suite.suite}, {len(record.results)} of {record.planned} trials, "
-                f"{len(plan.cells)} cells; {self.state}")
+                f"{'; '.join([', '.join([f'{len(plan.cells)} cells', *origins]), *merged, self.state])}")
 
     def _repr_html_(self) -> str:
         return displayed(self.record, f"{self!r}")
 
 
-def _altered(root: Path, place: Path) -> list[str]:
-    """Return the files of a sealed record on which its index and their content disagree."""
+def _state(root: Path, place: Path) -> str:
+    """Return in what a record is not as its run sealed it; "" if in nothing."""
     _require_run(root, place)
-    if not (root / index.NAME).is_file():
-        return []
-    sums = index.read_sums(root / index.NAME)
-    return sorted(name for name, _ in index.alterations(index.present_members(root, sums), sums))
+    names = index.altered(root)
+    if names == [index.NAME]:
+        return f"has no index ({index.NAME}): it runs, was killed, or the file was removed"
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"was modified after it was sealed: {', '.join(names[:SHOWN])}{more}" if names else ""
 
 
 def _require_run(root: Path, place: Path) -> None:
     if not (root / "plan.json").is_file():
         raise OutputError(f"{place}: is neither a run folder nor a bundle (it holds no plan.json); repro list runs "
-                          "shows those below this folder")
+                          f"{place} shows those below it")
 
 
 def _joined(roots: Sequence[Path], scratch: Path) -> Path:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from repro.compare.figures import Repeated
+from repro.compare.runs.together import Part, over_records
 from repro.core.frozen import Frozen
+from repro.stats.random_effects import LEAST, RandomEffects
 
 Standing = Literal["verified", "modified", "not verified"]
 """verified: complete, unmodified, every result derived from its log again; published results never are."""
@@ -102,6 +104,8 @@ class Entry(Frozen):
     """Of published results; the latest claims first."""
     repeated: tuple[Repeated, ...] = ()
     """Cells with fewer trainings than trials."""
+    part: Part | None = None
+    """Its declared contrast, as one of several records."""
 
     @property
     def best(self) -> Arm | None:
@@ -138,6 +142,12 @@ class Group:
     @property
     def systems(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(item.system for item in self.entries))
+
+    @property
+    def over_records(self) -> RandomEffects | None:
+        """The mean log ratio of the declared contrast over the verified records; None: fewer than three count."""
+        _, found = over_records([item.part for item in self.entries if item.part and item.standing == "verified"])
+        return found if found is not None and found.count >= LEAST else None
 
     def progression(self, system: str) -> tuple[Step, ...]:
         """Return the verified records of a system that had the least median so far, the earliest first."""

@@ -14,6 +14,7 @@ from repro.compare import METRICS
 from repro.compare.design.calibration import machine_of
 from repro.compare.figures import Comparison
 from repro.compare.findings import Findings, findings
+from repro.compare.runs.together import Part
 from repro.core.errors import ReproError
 from repro.published.record import PublishedCell
 from repro.published.speedrun.claims import judge_claims
@@ -107,6 +108,7 @@ def _of_run(record: Record, place: str, hashes: tuple[str, str], standing: Stand
         arms=tuple(Arm(label=item.label, median=item.median if timed else None, reached=item.ok, trials=item.n)
                    for item in found.summaries),
         answers=tuple(_answers(found)), repeated=found.repeated,
+        part=Part.of(place, plan.master_seed, found.primary) if found.primary is not None else None,
     )
 
 

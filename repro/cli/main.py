@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -75,7 +76,17 @@ class LazyGroup(click.Group):
         return found
 
 
-@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings=CONTEXT)
+FIRST = """\
+repro show quickstart      what a suite compares, and why
+repro run quickstart       DDP against DeepSpeed on real data, two minutes on two cores
+repro new suite mine       writes mine.yaml, a commented start for your own question"""
+LATER = """\
+repro list runs            what ran here, with its verdicts
+repro ui                   the same runs in MLflow
+repro bundle {newest}  one file of the newest, which others verify and run again"""
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings=CONTEXT, invoke_without_command=True)
 @click.version_option(repro.__version__, prog_name="repro")
 def cli() -> None:
     """Time-to-accuracy benchmarks whose verdicts can be checked and re-run.
@@ -86,6 +97,10 @@ def cli() -> None:
       repro ui                    open the same runs in MLflow
     """
     name = click.get_current_context().invoked_subcommand
+    if name is None:
+        plans = sorted(Path("runs").glob("*/plan.json"), key=lambda path: path.stat().st_mtime)
+        click.echo(LATER.format(newest=plans[-1].parent) if plans else FIRST)
+        click.echo("repro --help               all commands")
     if name in ON_LINUX and not sys.platform.startswith("linux") and not {"-h", "--help"} & set(sys.argv):
         raise UsageError(f"repro {name} needs Linux, for its trials; run it in a container or a virtual machine; "
                          "repro report, compare, verify, audit and board read records here too")

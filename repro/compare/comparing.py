@@ -76,7 +76,8 @@ def compare(
     found = judged([
         examine(index.cells[one], index.cells[other], trials[one], trials[other], ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,
-            planned=plan.design.common, margin=suite.margin if margin is None else margin, horizon=suite.horizon,
+            planned=plan.design.common, margin=suite.margin if margin is None else margin,
+            margin_declared=margin in (None, suite.margin), horizon=suite.horizon,
             refusals=(*doubts.refusals(one, other, spec), *one_of_searches(plan),
                       *(standing.waits if pilot else standing.refusals(one, spec))),
             cautions=(*doubts.reruns(one, other, spec), *doubts.cautions(one, other),
@@ -103,9 +104,8 @@ def explore(
     """Compare two cells that were chosen after the results were seen: all figures, and no verdict."""
     found, = compare(plan, results, metric, execution=execution, only=pair, margin=margin)
     shown = f"{ASKED_AFTERWARDS}; declared beforehand, the reason would read: {found.because}"
-    verdict = "exploratory" if found.verdict in DECIDED else found.verdict
     because = shown if found.verdict in DECIDED else f"{ASKED_AFTERWARDS}; {found.because}"
-    return found.model_copy(update={"verdict": verdict, "because": because, "advice": None})
+    return found.model_copy(update={"verdict": "exploratory", "because": because, "advice": None})
 
 
 def contrast(

@@ -10,7 +10,7 @@ from repro.compare.cells import select_cells
 from repro.compare.comparing import ASKED_AFTERWARDS, explore
 from repro.compare.figures import Comparison
 from repro.compare.findings import findings
-from repro.compare.runs.runs import Compared, check_metric, compared, judged_by
+from repro.compare.runs.runs import Compared, check_metric, compared, judged_by, metric_refusal
 from repro.compare.verdict.condition import parse
 from repro.core.errors import UsageError, nearest
 from repro.record.folder.store import Record, read_record
@@ -53,6 +53,8 @@ def compare_cells(
     chosen, asked = metric or suite.metric, suite.margin if margin is None else margin
     if chosen not in METRICS:
         raise UsageError(f"metric {chosen}: unknown{nearest(chosen, METRICS)}")
+    if not 0 < asked < 1:
+        raise UsageError(f"margin {asked:g}: is a share between 0 and 1; 0.05 is 5 %")
     check_metric(chosen, [record])
     if asked == suite.margin:
         for item in findings(record).comparisons:
@@ -61,7 +63,8 @@ def compare_cells(
     for cell in (ours, theirs):
         results = record.of_cell(cell.cell_id)
         if not METRICS[chosen].to_target and results and all(figure(item, METRICS[chosen]) is None for item in results):
-            have = [name for name, spec in METRICS.items() if any(figure(item, spec) is not None for item in results)]
+            have = [name for name, spec in METRICS.items()
+                    if not metric_refusal(name, [record]) and any(figure(item, spec) is not None for item in results)]
             raise UsageError(f"metric {chosen}: no trial of {cell.label} has a value; it has {', '.join(have)}")
     return _paired(explore(record.plan, record.results, (ours.cell_id, theirs.cell_id), chosen, asked,
                            record.execution))

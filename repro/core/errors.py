@@ -18,7 +18,7 @@
 
     KeyboardInterrupt
     ├── Interrupted                exit 130 a signal that ends a run, with its number
-    └── RunInterrupted                      a signal ended `repro.run` (where its record is, how it is resumed)
+    └── RunInterrupted                      a signal ended `repro.run` or `repro.gate` (what is left)
 
 Exit codes: 0 done; 1 a trial failed, or an internal error; 2 usage or suite error; 3 a target was missed or a trial
 diverged, a condition holds, a record was modified or not reproduced; 130 interrupted, with the partial record kept.
@@ -144,7 +144,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class RunInterrupted(ShownAsLine, KeyboardInterrupt):
-    """A signal ended `repro.run` in order; the message says where its record is and how it is resumed."""
+    """A signal ended `repro.run` or `repro.gate` in order; the message says what is left and how to go on."""
 
 
 def interrupter(error: KeyboardInterrupt) -> str:

@@ -21,6 +21,7 @@ from repro.runner.tracking_store import (
     is_server,
     new_client,
     page,
+    require_store,
     store_uri,
     translated,
 )
@@ -132,10 +133,7 @@ def _last_experiment(store: str) -> Any:
 
 def _named(store: str, name: str) -> Any:
     """Return an experiment of a store."""
-    path = database(store)
-    if path is not None and not path.is_file():
-        raise UsageError(f"{path}: there is no tracking store yet; create one with `repro run`, or set "
-                         "MLFLOW_TRACKING_URI")
+    require_store(store)
     with translated(store):
         client = new_client(store, ANSWER_SECONDS)
         if (found := client.get_experiment_by_name(name)) is not None:

@@ -54,6 +54,18 @@ def database(uri: str) -> Path | None:
     return Path(unquote(parts.path.removeprefix("/"))).absolute()
 
 
+def require_store(uri: str) -> None:
+    """Refuse a local SQLite store that does not exist: a client would create it.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    path = database(uri)
+    if path is not None and not path.is_file():
+        raise UsageError(f"{path}: there is no tracking store yet; create one with `repro run`, or set "
+                         "MLFLOW_TRACKING_URI")
+
+
 @contextmanager
 def exclusive_access(uri: str) -> Iterator[None]:
     """Lock a SQLite store, so that no other process of this tool creates or migrates it.

@@ -6,6 +6,7 @@ such an end is a count, a share, a ratio, a text, or has the unit of the metric 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -82,7 +83,7 @@ text off: id of that without
 text interpretation: what the interval shows
 text kind: same batch or larger batches
 count n: trials; pairs in a comparison
-count ok: trials that reached the target or ended well
+count ok: trials that reached the target; of a design without one, that ended
 count outliers: trials far from the others
 count resumed: resumptions from a checkpoint
 count trainings: different trainings among the trials
@@ -91,8 +92,8 @@ count family: contrasts that p was corrected for
 count combinations: combinations of the other factors
 count incomplete: combinations with one level only
 count failed: combinations without a ratio
-count seeds: seeds
-count seed: number of the repeat
+count seeds: most seeds a cell; a sequential run may need fewer
+count seed: number of the repeat: the same weights and data only within one record
 count attempt: number of the start
 count evaluation: number of the evaluation, from 1
 count step: number of the step, from 0
@@ -149,7 +150,7 @@ figure median_final: median final quality
 figure diverged_share: share of trials that diverged
 figure restricted_horizon: horizon of the restricted mean; unit: that of the metric
 figure restricted_mean: mean up to the horizon; unit: that of the metric
-figure ratio: candidate / baseline
+figure ratio: candidate / baseline; of several pairs their geometric mean
 figure speedup: speed of the candidate relative to the baseline
 figure p: p, not corrected
 figure p_adjusted: p corrected by Holm's method
@@ -189,7 +190,7 @@ figure input_wait_share: the same as a share of the step
 figure conservation_error: share of the wall clock that the phases do not explain
 figure observer_effect: share of the wall clock that logging took
 figure other_share: share of other time
-figure step_seconds: time of a step: median, slowest rank, input included
+figure step_seconds: time of a step with its input: median, slowest rank
 figure step_seconds_mean: its mean
 figure training_peak_mib: peak memory in training, largest rank
 figure training_peak_mib_sum: sum over ranks
@@ -203,7 +204,7 @@ figure energy_joules_measured: measured energy of the trial
 figure energy_joules_modelled: modelled energy of the trial
 figure version_lag: mean staleness of updates, in versions
 figure clock_lag: mean clocks ahead of the slowest worker
-figure operation_time: median time of an operation (s)
+figure operation_time: median time of an operation, seconds
 figure operation_throughput: items of operations a second
 figure lost_seconds: lost before resuming from a checkpoint
 figure bracket_miss_seconds: wall clock at the last evaluation that missed
@@ -215,8 +216,8 @@ figure exposed_seconds: training waited for communication, mean over ranks
 figure overlapped_seconds: communication while training went on
 figure epochs: passes over the data
 figure wall_seconds: wall clock since run_start
-figure train_seconds: training clock; training phase of a trial
-figure eval_seconds: evaluation phase
+figure train_seconds: training phase: all of a trial, or until an evaluation; the phases add up to run_seconds
+figure eval_seconds: evaluation phase of the trial, part of run_seconds
 figure checkpoint_seconds: checkpoint phase
 figure logging_seconds: logging phase
 figure other_seconds: other time
@@ -229,8 +230,8 @@ figure worst_error: largest error
 figure limit: limit of the error
 figure input_seconds: wait for the input
 figure own_seconds: the step on rank 0, without input
-figure slowest_rank_seconds: the step on the slowest rank
-figure fastest_rank_seconds: on the fastest rank
+figure slowest_rank_seconds: the step on the slowest rank, without input
+figure fastest_rank_seconds: on the fastest rank, without input
 text by: factors that name a contender
 figure reached_at: moment; unit: that of the metric
 figure share: share of trials at the target by then
@@ -327,6 +328,9 @@ KINDS: dict[str, type] = {"text": str, "count": int, "flag": bool, "figure": flo
 UNITS = {"seconds": "s", "bytes": "bytes", "mib": "MiB", "ms": "ms since 1970", "joules": "J", "samples": "samples",
          "epochs": "epochs", "tokens": "tokens", "second": "1/s", "percent": "%"}
 """Last word of a name -> unit."""
+OWN_UNITS = {"split_samples": "", "bytes_sent": "bytes", "joules_per_sample": "J", "gpu_joules_per_sample": "J",
+             "operation_time": "s"}
+"""Column whose unit its last word does not tell -> unit."""
 ENDS = {"_low": "lower end of its interval", "_high": "upper end of its interval", "_level": "coverage of its interval"}
 TITLES = {item.path.replace("model.", ""): item.title for group in GROUPS.values() for item in group}
 
@@ -349,7 +353,9 @@ def _parsed(line: str) -> tuple[str, ColumnFacts]:
 
 
 def _unit(name: str) -> str:
-    stem = name.removesuffix("_per_step").removesuffix("_per_epoch").removesuffix("_sum").removesuffix("_mean")
+    if name in OWN_UNITS:
+        return OWN_UNITS[name]
+    stem = re.sub("_(per_step|per_epoch|sum|mean|measured|modelled)$", "", name)
     return UNITS.get(stem.rpartition("_")[2], "")
 
 

@@ -34,7 +34,8 @@ PHASES = ("train", "eval", "checkpoint", "logging", "other")
 MAIN = {
     "trials": ("trial_id", "cell_id", "cell", "seed", "status", "tta_wall_seconds"),
     "evaluations": ("trial_id", "cell_id", "cell", "seed", "evaluation", "samples", "wall_seconds", "value"),
-    "pairs": ("candidate", "baseline", "seed", "candidate_value", "baseline_value", "ratio"),
+    "pairs": ("candidate", "baseline", "origin", "metric", "primary", "seed", "candidate_value", "baseline_value",
+              "ratio", "unit"),
     "comparisons": ("candidate", "baseline", "metric", "n", "ratio", "ratio_low", "ratio_high", "verdict", "because"),
     "warnings": ("title", "about", "text", "means"),
     "ratios_by_lane": ("candidate", "baseline", "metric", "lane", "n", "ratio", "ratio_low", "ratio_high"),

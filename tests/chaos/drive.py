@@ -108,7 +108,8 @@ class Lanes:
             self.tally.add(drive.tally)
             if self.say:
                 print(f"plan {number}, {world.name}: {sum(drive.tally.faults.values())} faults, "
-                      f"{len(drive.tally.broken)} broken, {time.monotonic() - begin:.0f} s", flush=True)
+                      f"{len(drive.tally.broken)} broken, {time.monotonic() - begin:.0f} s",
+                      *drive.tally.broken, sep="\n  ", flush=True)
 
 
 def plans(seed: int, count: int, worlds: Sequence[World]) -> list[tuple[World, list[Fault]]]:

@@ -174,3 +174,17 @@ def test_the_gate_tells_which_candidate_differs_and_where(notebook: Notebook) ->
 def test_a_gate_that_nothing_can_pass_is_refused_in_one_line(notebook: Notebook) -> None:
     error = notebook.end(notebook.begin("repro.gate('gated.yaml', only=['engine=dpd'])"))["error"]
     assert error["traceback"] == [f"UsageError: {error['evalue']}"] and "matches no cell" in error["evalue"]
+
+
+def test_an_interrupted_gate_is_one_line_and_leaves_no_process(notebook: Notebook) -> None:
+    def processes() -> list[str]:
+        lines = [" ".join(item.cmdline()) for item in notebook.process.children(recursive=True)]
+        return [line for line in lines if "resource_tracker" not in line]
+
+    cell = notebook.begin("repro.gate('gated.yaml')")
+    until(lambda: len(processes()) >= 2)  # the two ranks, or those that start them
+    notebook.kernel.interrupt_kernel()
+    error = notebook.end(cell)["error"]
+    assert error["ename"] == "RunInterrupted" and "nothing of it is kept" in error["evalue"]
+    assert error["traceback"] == [f"RunInterrupted: {error['evalue']}"]
+    assert processes() == []

@@ -64,8 +64,8 @@ def test_every_page_is_in_the_contents_of_the_site() -> None:
     assert listed - made == {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
 
 
-def test_the_examples_of_the_readme_are_those_that_are_tested() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_examples_of_the_first_page_are_those_that_are_tested() -> None:
+    readme = (ROOT / "docs/start.md").read_text(encoding="utf-8")
     for kind, name in (("yaml", "mine.yaml"), ("python", "net.py")):
         (shown,) = re.findall(rf"^```{kind}\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
         assert shown == (ROOT / "examples" / "digits" / name).read_text(encoding="utf-8")
@@ -81,9 +81,8 @@ def test_the_page_of_commands_has_a_line_for_every_command() -> None:
     assert wanted - listed == set()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
-def test_a_page_that_reproduces_a_class_from_a_file_names_its_consent(page: str) -> None:
-    assert "`--allow-code HASH`" in (ROOT / page).read_text(encoding="utf-8")
+def test_the_page_that_reproduces_a_class_from_a_file_names_its_consent() -> None:
+    assert "`--allow-code HASH`" in (ROOT / "docs/start.md").read_text(encoding="utf-8")
 
 
 def test_the_paper_is_set_until_its_labels_are_settled() -> None:
@@ -100,7 +99,7 @@ def test_git_ignores_what_a_local_store_leaves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("page", "suite", "example"), [
-    ("README.md", "mine", "digits"), ("docs/programs.md", "torchrun-spirals", "torchrun"),
+    ("docs/start.md", "mine", "digits"), ("docs/programs.md", "torchrun-spirals", "torchrun"),
     ("docs/programs.md", "accelerate-gate", "accelerate"),
     ("docs/extending.md", "spirals", "spirals"), ("docs/extending.md", "allreduce", "allreduce")])
 def test_a_suite_of_a_page_is_planned_with_every_cell(page: str, suite: str, example: str, tmp_path: Path,

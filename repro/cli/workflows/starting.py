@@ -182,12 +182,18 @@ def gate(suite: SuiteSource, overrides: Sequence[str] = (), *, only: Sequence[st
 
     Raises:
         SuiteError, UsageError: as `repro.plan`; an entry of `only` matches no cell, or nothing can be compared.
+        KeyboardInterrupt: a signal ended it; nothing of it is kept.
     """
     from repro.api.frames import frame
     from repro.cli.workflows.gate import run_gate
+    from repro.core.errors import RunInterrupted
 
     source = _read(suite, overrides, None, None)
-    return frame(Table("gate", "", tuple(run_gate(planned(source, overrides)[0], source.text, only))))
+    try:
+        rows = run_gate(planned(source, overrides)[0], source.text, only)
+    except KeyboardInterrupt:
+        raise RunInterrupted("the gate was interrupted, and nothing of it is kept; call it again") from None
+    return frame(Table("gate", "", tuple(rows)))
 
 
 def _read(suite: SuiteSource, overrides: Sequence[str], seeds: int | None, master_seed: int | None) -> SuiteFile:

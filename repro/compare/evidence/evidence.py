@@ -44,6 +44,8 @@ class ComparisonRequest:
     """Pairs that the plan requires: while some are missing there is no verdict, because stopping at a good moment would
     choose it."""
     margin: float = MARGIN
+    margin_declared: bool = True
+    """False: given with the question, after the results were seen."""
     horizon: float | None = None
     paired: bool = True
     refusals: tuple[str, ...] = ()

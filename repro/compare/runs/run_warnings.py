@@ -11,6 +11,7 @@ from typing import Literal
 
 from repro.compare.evidence.repeated import repeated_cells
 from repro.record.environment.nodes import BUSY
+from repro.record.folder import index
 from repro.record.folder.store import Record
 from repro.record.result.remarks import Warned
 from repro.record.result.results import Result
@@ -57,7 +58,15 @@ class RunWarning:
 
 def run_warnings(record: Record) -> tuple[RunWarning, ...]:
     """Return the warnings about the machine, the course of the run and its trials."""
-    return (*_stand_ins(record), *_busy(record), *_incidents(record), *_repeated(record), *_trials(record))
+    return (*_altered(record), *_stand_ins(record), *_busy(record), *_incidents(record), *_repeated(record),
+            *_trials(record))
+
+
+def _altered(record: Record) -> Iterator[RunWarning]:
+    """Yield that a complete record is not the one that its run sealed; of an incomplete one nothing is sealed."""
+    if len(record.results) >= record.planned and (names := index.altered(record.folder.root)):
+        yield RunWarning("Modified record", f"{_listed(names)}: modified, added or missing since the run ended",
+                         "attempts", "its figures need not be those of the run; repro verify says more")
 
 
 def _stand_ins(record: Record) -> Iterator[RunWarning]:

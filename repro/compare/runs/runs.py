@@ -139,18 +139,23 @@ def check_metric(metric: Metric, records: Sequence[Record]) -> None:
     Raises:
         UsageError: the records have no such metric.
     """
+    if why := metric_refusal(metric, records):
+        raise UsageError(f"metric {metric}: {why}")
+
+
+def metric_refusal(metric: Metric, records: Sequence[Record]) -> str:
+    """Return why the trials of these records cannot have a metric; "" if they can."""
     contests, spec = [record.plan.design.is_contest for record in records], METRICS[metric]
     if spec.to_target and any(contests):
-        raise UsageError(f"--metric {metric}: the trials of design contest run to their end, not to a target; they "
-                         f"have {', '.join(TO_THE_END)}")
+        return f"the trials of design contest run to their end, not to a target; they have {', '.join(TO_THE_END)}"
     if spec.at_end and not all(contests):
-        raise UsageError(f"--metric {metric}: only design contest has a time to the end; use tta_wall")
+        return "only design contest has a time to the end; use tta_wall"
     if any((spec.of == "training") if record.plan.measures else (spec.of == "operations") for record in records):
-        raise UsageError(f"--metric {metric}: measurements have {', '.join(OF_MEASUREMENTS)}; other trials have all "
-                         "metrics but operation_time and operation_throughput")
+        return (f"measurements have {', '.join(OF_MEASUREMENTS)}; other trials have all metrics but operation_time and "
+                "operation_throughput")
     if spec.to_target and not all(record.plan.design.has_target for record in records):
-        raise UsageError(f"--metric {metric}: design fixed_steps has no target; its trials have "
-                         f"{', '.join(WITHOUT_TARGET)}")
+        return f"design fixed_steps has no target; its trials have {', '.join(WITHOUT_TARGET)}"
+    return ""
 
 
 def _one(record: Record, metric: Metric | None, baseline: str | None, one_family: bool) -> Compared:

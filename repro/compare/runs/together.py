@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import Self
 
 from repro.compare import Metric, compare
 from repro.compare.figures import Comparison
 from repro.compare.runs.merge import names_of
 from repro.core.errors import UsageError
+from repro.core.frozen import Frozen
 from repro.record.folder.store import Record, read_plan, read_record
 from repro.stats.interval import from_log
 from repro.stats.random_effects import RandomEffects, random_effects
@@ -27,15 +29,43 @@ LEAST_PAIRS = 5
 """Fewest pairs of a record whose spread says how far its ratio may be off."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Frozen):
     """The estimate of one record."""
 
     name: str
+    master_seed: int
     pairs: int
     ratio: float | None
+    log_mean: float
+    """Mean of the log ratios of its pairs; 0.0 if it does not count."""
+    variance: float
+    """Of that mean, from the spread of the pairs."""
     left_out: str
     """Reason why it does not count; "" if it does."""
+
+    @classmethod
+    def of(cls, name: str, master_seed: int, item: Comparison | None) -> Self:
+        """Return the estimate of a record; None: it has not both cells."""
+        logs = np.log(item.judged_ratios) if item is not None and item.ratio is not None else np.zeros(0)
+        reason, count = _unfit(item, logs), len(logs)
+        return cls(
+            name=name, master_seed=master_seed, pairs=item.n if item else 0, ratio=item.ratio if item else None,
+            log_mean=0.0 if reason else float(logs.mean()),
+            variance=0.0 if reason else float(logs.var(ddof=1)) / count, left_out=reason)
+
+
+def over_records(parts: Sequence[Part]) -> tuple[tuple[Part, ...], RandomEffects | None]:
+    """Return the estimates, of those that share a master seed the first alone counting, and the mean over the records
+    that count; None: fewer than two."""
+    seeds: dict[int, str] = {}
+    found = []
+    for part in parts:
+        mate = seeds.setdefault(part.master_seed, part.name)
+        found.append(part if mate == part.name else part.model_copy(
+            update={"left_out": f"it has the master seed of {mate}, so both are one record"}))
+    counted = [part for part in found if not part.left_out]
+    return tuple(found), random_effects([part.log_mean for part in counted], [part.variance for part in counted]) \
+        if len(counted) > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,19 +162,9 @@ def together(roots: Sequence[Path], metric: Metric | None = None) -> Together:
 def _contrast(
     shown: Comparison, found: Sequence[Comparison | None], records: Sequence[Record], names: Sequence[str]
 ) -> Contrast:
-    parts, effects, variances = [], list[float](), list[float]()
-    seeds: dict[int, str] = {}
-    for name, record, item in zip(names, records, found, strict=True):
-        mate = seeds.setdefault(record.plan.master_seed, name)
-        logs = np.log(item.judged_ratios) if item is not None and item.ratio is not None else np.zeros(0)
-        reason = f"it has the master seed of {mate}, so both are one record" if mate != name else \
-            _unfit(item, logs)
-        parts.append(Part(name, item.n if item else 0, item.ratio if item else None, reason))
-        if not reason:
-            effects.append(float(logs.mean()))
-            variances.append(float(logs.var(ddof=1)) / len(logs))
-    return Contrast(f"{shown.candidate_label} against {shown.baseline_label}", shown.metric, tuple(parts),
-                    random_effects(effects, variances) if len(effects) > 1 else None)
+    parts, effects = over_records([Part.of(name, record.plan.master_seed, item)
+                                   for name, record, item in zip(names, records, found, strict=True)])
+    return Contrast(f"{shown.candidate_label} against {shown.baseline_label}", shown.metric, parts, effects)
 
 
 def _unfit(item: Comparison | None, logs: np.ndarray) -> str:

@@ -37,7 +37,7 @@ def _small(item: Evidence) -> str:
     if item.equivalence is None or not item.equivalence.equivalent:
         return ""
     return (f"; the {100 * item.equivalence.interval.level:.3g} % interval is inside the margin of {_margin(item)}, "
-            "which the suite calls too small to matter")
+            f"which the {'suite' if item.asked.margin_declared else 'question'} calls too small to matter")
 
 
 def _margin(item: Evidence) -> str:
@@ -72,7 +72,8 @@ def why_same(item: Evidence, share: FamilyShare) -> str:
     p = share.equivalence_p if item.asked.stage is None else item.equivalence.p
     what = "" if not item.asked.paired else " of the geometric mean of the ratios of pairs"
     return (f"the {100 * inside.level:.3g} % interval {inside.low:.3f} to {inside.high:.3f}{what}, that of two "
-            f"one-sided tests, is inside the margin of {_margin(item)} declared beforehand (p = {p:.3g}{holm})"
+            f"one-sided tests, is inside the margin of {_margin(item)} "
+            f"{'declared beforehand' if item.asked.margin_declared else 'of the question'} (p = {p:.3g}{holm})"
             f"{_unseen(item)}")
 
 

@@ -258,6 +258,10 @@ def _set_environment(device: str, orders: str) -> None:
     os.environ["PYTHONSAFEPATH"] = "1"
     # Ranks are identified by the order of their start.
     os.environ["TORCH_MP_PARALLEL_START"] = "0"
+    # All nodes have as many ranks, so elastic numbers them without asking the store: that waits for the slowest node,
+    # without a signal handler by which elastic could be left. Set before the first server starts: trials record what
+    # their ranks inherit, and a server that is started again must not differ.
+    os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
     os.environ["REPRO_FORK_SERVER"] = orders
     os.environ[orphans.OWNER] = orphans.identity(os.getpid())
     # The server must find this package before it receives the rest of the path.
@@ -273,9 +277,6 @@ def _load_elastic() -> None:
     from repro.launchers.processes import fixed_nodes
 
     fixed_nodes.register()
-    # All nodes have as many ranks, so elastic numbers them without asking the store: that waits for the slowest node,
-    # without a signal handler by which elastic could be left.
-    os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
     for name in NOISY:
         # Elastic logs the same failures again as warnings with tracebacks.
         logging.getLogger(name).propagate = False

@@ -148,6 +148,18 @@ def alterations(present: Mapping[str, Member], sums: Mapping[str, str]) -> Itera
     yield from ((name, "added") for name in present.keys() - sums.keys() - {NAME})
 
 
+def altered(root: Path) -> list[str]:
+    """Return the files on which a record and its index disagree, sorted; the index itself where there is none.
+
+    Raises:
+        OutputError: a file cannot be read, or the index is damaged.
+    """
+    if not (root / NAME).is_file():
+        return [NAME]
+    sums = read_sums(root / NAME)
+    return sorted(name for name, _ in alterations(present_members(root, sums), sums))
+
+
 def text_of(sums: Mapping[str, str]) -> str:
     """Return the text of the index: one line `<hash>  <name>` per file, sorted by name."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))

@@ -32,11 +32,9 @@ GALLERY = ROOT / "docs/gallery/records"
 PUBLIC = {
     "repro": ["Comparison", "Planned", "ReproError", "Run", "gate", "open", "plan", "run"],
     "Run": ["bundle", "cells", "compare", "comparisons", "describe", "environment", "evaluations", "name", "pairs",
-            "path",
-            "record", "report", "state", "steps", "tables", "trials", "verify", "warnings"],
-    "Comparison": ["because", "baseline", "candidate", "cautions", "exploratory", "figures", "interval", "level",
-                   "metric",
-                   "n", "nodes", "p", "pairs", "plot", "ratio", "speedup", "unit", "verdict"],
+            "path", "record", "report", "state", "steps", "tables", "trials", "unverified", "verify", "warnings"],
+    "Comparison": ["because", "baseline", "candidate", "cautions", "differs", "exploratory", "figures", "interval",
+                   "level", "metric", "n", "nodes", "p", "pairs", "plot", "ratio", "speedup", "unit", "verdict"],
     "Planned": ["cells", "seconds", "skipped", "trials"],
 }
 
@@ -57,7 +55,7 @@ def run(root: Path) -> repro.Run:
 def test_the_public_names_are_these() -> None:
     found = {"repro": [name for name in dir(repro) if name in repro._PUBLIC]}
     for name in ("Run", "Comparison", "Planned"):
-        made = {"state"} if name == "Run" else set()
+        made = {"state", "unverified"} if name == "Run" else set()
         found[name] = [item for item in {*dir(getattr(repro, name)), *made} if not item.startswith("_")]
     assert {name: sorted(items) for name, items in found.items()} == {
         name: sorted(items) for name, items in PUBLIC.items()}
@@ -91,7 +89,7 @@ def test_frames_are_typed_described_and_the_parquet_files(run: repro.Run, tmp_pa
         units = {field.name: (field.metadata or {}).get(b"unit", b"").decode() for field in stored.schema}
         assert dict(zip(described["column"], described["unit"], strict=True)) == units
         for row in described.itertuples():
-            if row.unit in ("s", "bytes", "MiB"):
+            if row.unit in ("s", "bytes", "MiB") and row.column != "operation_time":
                 assert any(word in row.column for word in ("second", "bytes", "mib")), row.column
     assert run.trials["seed"].dtype == "Int64" and run.trials["tta_wall_seconds"].dtype == "float64"
     assert run.trials.attrs == {"record": "run", "state": run.state, "unverified": False, "table": "trials"}
@@ -211,7 +209,11 @@ def test_a_modified_record_is_refused_unless_its_frames_say_so(root: Path, tmp_p
         repro.open(tmp_path / "run")
     assert "\n" not in str(error.value)
     found = repro.open(tmp_path / "run", unverified=True)
-    assert found.trials.attrs["unverified"] is True and found.state == "modified" and "modified" in repr(found)
+    assert found.trials.attrs["unverified"] is True
+    compared = found.compare()
+    for text in (found.state, repr(found), repr(compared), compared.cautions[0], compared._repr_html_()):
+        assert "was modified after it was sealed" in text
+    assert compared.pairs.attrs["unverified"] is True and "Modified record" in found.warnings["title"].tolist()
 
 
 @pytest.mark.parametrize(("asked", "words"), [
@@ -228,8 +230,44 @@ def test_what_cannot_be_compared_is_one_line(run: repro.Run, asked: dict[str, st
     assert "\n" not in str(error.value)
 
 
+def test_a_record_without_its_index_is_refused(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root, tmp_path / "run")
+    (tmp_path / "run/sha256sums.txt").unlink()
+    with pytest.raises(repro.ReproError, match=r"run: has no index \(sha256sums.txt\).*unverified=True"):
+        repro.open(tmp_path / "run")
+    found = repro.open(tmp_path / "run", unverified=True)
+    assert found.trials.attrs["unverified"] is True and "sha256sums.txt" in found.warnings["text"].iloc[0]
+    shown = succeeded("compare", str(tmp_path / "run")).stdout
+    assert "warning: Modified record: sha256sums.txt" in shown
+
+
+def test_of_several_the_modified_record_is_named(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root, tmp_path / "one")
+    shutil.copytree(root, tmp_path / "two")
+    next((tmp_path / "two").glob("trials/*/result.json")).write_text("{}")
+    with pytest.raises(repro.ReproError, match=r"two: was modified"):
+        repro.open([tmp_path / "one", tmp_path / "two"])
+
+
+def test_what_was_not_declared_has_no_verdict_word_and_a_margin_is_a_share(run: repro.Run) -> None:
+    found = run.compare(metric="samples")
+    assert found.exploratory and found.verdict == "exploratory" and found.because.startswith("exploratory: ")
+    assert "No verdict between" in run.compare(metric="throughput")._repr_html_()
+    with pytest.raises(repro.ReproError, match=r"^margin 5: is a share between 0 and 1"):
+        run.compare(margin=5)
+    assert "which the suite calls" not in run.compare(margin=0.9).because
+
+
+def test_what_is_changed_in_a_frame_changes_nothing_else(run: repro.Run) -> None:
+    mine = run.trials
+    mine["mine"] = 1
+    mine.loc[:, "tta_wall_seconds"] = 0.0
+    assert "mine" not in run.trials and run.trials["tta_wall_seconds"].min() > 0
+
+
 def test_two_cells_that_are_no_pairs_are_one_line(tmp_path: Path) -> None:
     make_record(tmp_path / "run", SUITE, lambda trial: Course(drawn="other" * (trial.choices.processes == 2)))
+    seal(RunFolder(tmp_path / "run"))
     with pytest.raises(repro.ReproError, match="are no pairs: ") as error:
         repro.open(tmp_path / "run").compare("ddp, 2 processes", "ddp, 1 process")
     assert "\n" not in str(error.value)

@@ -12,7 +12,8 @@ import pandas
 import pytest
 
 import repro
-from repro.record.folder.store import read_record
+from repro.record.folder.index import seal
+from repro.record.folder.store import RunFolder, read_record
 from repro.tables.tables import tables
 from tests.made_scores import SCORES, scores_course
 from tests.made_tuned import make_tuned
@@ -117,6 +118,7 @@ def test_every_figure_of_a_made_page_is_in_a_table(made: str, tmp_path: Path) ->
         make_record(tmp_path / "run", SUITE, uneven)
     else:
         make_record(tmp_path / "run", SCALING, scaling_course)
+    seal(RunFolder(tmp_path / "run"))
     run = repro.open(tmp_path / "run")
     lost, walked = missing(run, Path(run.report("html")[0]).read_text(encoding="utf-8"))
     assert lost == [] and len(walked.found) > 300

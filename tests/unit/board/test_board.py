@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import zipfile
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -14,8 +15,14 @@ import pytest
 from repro.board.entry import Arm, Entry, Statement, grouped, without_copies
 from repro.bundle.contents import write_bundle
 from repro.bundle.source import open_record
+from repro.compare.runs.together import together
 from repro.core.errors import UsageError
+from repro.record.folder.index import seal
+from repro.stats.interval import from_log
+from repro.suite.model import Trial
+from repro.tables.text import significant
 from tests.in_process import called, succeeded
+from tests.records import SUITE, Course, make_record
 
 RECORDS = Path(__file__).parents[3] / "docs/gallery/records"
 
@@ -254,3 +261,31 @@ def test_the_runs_of_published_results_are_counted_in_words(runs: int, against: 
     (group,) = grouped([entry("p", "2026-01-01", 1.0, kind="published", statements=(claim,), origin="published")])
     page = import_module("repro.reporters.board.page").render_board([group], "Ours")
     assert f"; {shown}<" in row(page, "p")
+
+
+def test_the_headline_of_three_submitted_records_is_their_mean_without_a_verdict(tmp_path: Path) -> None:
+    def course(number: int) -> Callable[[Trial], Course]:
+        def made(trial: Trial) -> Course:
+            slow = (1.1 + 0.05 * number) * (1 + 0.01 * (trial.repeat % 4))
+            return Course(step_seconds=0.01 * (slow if trial.choices.engine.kind == "deepspeed" else 1))
+
+        return made
+
+    for number in (1, 2, 3):
+        text = SUITE.replace("seeds: 6\n", f"seeds: 6\nmaster_seed: {number}\n")
+        record = make_record(tmp_path / f"run{number}", text, course(number))
+        seal(record.folder)
+        (tmp_path / "in").mkdir(exist_ok=True)
+        succeeded("bundle", tmp_path / f"run{number}", "-o", tmp_path / f"in/{number}.zip")
+    page, _ = built(tmp_path)
+    texts = [" ".join(re.sub(r"<[^>]+>", " ", part).split()) for part in re.findall(r"<li.*?</li>", page, re.DOTALL)]
+    assert "on average no verdict, 3 submitted records" in texts[0]
+    roots = [tmp_path / f"run{number}" for number in (1, 2, 3)]
+    wanted = next(item for item in together(roots).contrasts if "2 processes against ddp, 2" in item.label).effects
+    assert wanted is not None and wanted.prediction is not None
+    assert significant(from_log(wanted.mean), 3) in texts[0]
+    assert "random effects over 3 submitted records" in page and "another record:" in page
+    shutil.copy(tmp_path / "in/1.zip", tmp_path / "in/again.zip")
+    (tmp_path / "in/3.zip").unlink()
+    page, _ = built(tmp_path)
+    assert "submitted records" not in page, "a copy is no record"

@@ -77,3 +77,16 @@ def test_a_fork_that_torch_marks_as_bad_cannot_use_cuda() -> None:
         "torch.cuda._is_in_bad_fork = lambda: True\n"
         "os._exit(0 if (good, devices.lost_to_fork()) == (False, True) else 1)")], env=environment("cuda"))
     assert told.returncode == 0
+
+
+def test_a_server_that_is_started_again_has_the_environment_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials record it: `revive` starts a server with what `os.environ` has then."""
+    inherited: list[dict[str, str]] = []
+    monkeypatch.setattr(fork_server, "begin", lambda: inherited.append(dict(os.environ)))
+    monkeypatch.setattr(fork_server, "finish", lambda *_: inherited.append(dict(os.environ)))
+    monkeypatch.setattr(fork_server, "stop", lambda: None)
+    server = fork_server.WarmServer(["json"], "cpu")
+    server.start()
+    server.stop()
+    first, later = inherited
+    assert first == later
