@@ -304,6 +304,8 @@ OUTPUTS: Mapping[str, str] = {
 """Command with `--json` -> its type, in this file or "module:type"."""
 OPEN = ("bench comm", "show")
 """Outputs with more fields than their type: figures derived from it, options of plug-ins."""
+KINDS = {"ProgramConfig", "MeasurementConfig"}
+"""Types of a cell's settings that always state their kind; a training does not, and would fit them too."""
 
 
 def name_of(output: str) -> str:
@@ -318,6 +320,8 @@ def output_schema(output: str) -> dict[str, Any]:
     found = TypeAdapter(kind).json_schema(by_alias=True, mode="serialization", schema_generator=AsWritten)
     if output in OPEN:
         found = _opened(found)
+    for name in KINDS & found.get("$defs", {}).keys():
+        found["$defs"][name].setdefault("required", []).append("kind")
     found["properties"] = {"$schema": {"const": name_of(output)}, **found["properties"]}
     found["required"] = ["$schema", *found.get("required", ())]
     return {"$schema": DRAFT, **found, "title": name_of(output)}

@@ -36,6 +36,7 @@ def opened(run: repro.Run) -> repro.Run:
     assert_type(run.name, str)
     assert_type(run.path, Path)
     assert_type(run.state, str)
+    assert_type(run.unverified, bool)
     assert_type(run.report("html", out="here"), list[str])
     assert_type(run.bundle(), Path)
     assert_type(run.verify().answer, VerifyAnswer)
@@ -44,7 +45,8 @@ def opened(run: repro.Run) -> repro.Run:
 
 def compared(run: repro.Run) -> repro.Comparison:
     found = run.compare({"engine": "ddp"}, "deepspeed", metric="tta_wall", margin=0.05)
-    for text in (found.candidate, found.baseline, found.metric, found.unit, found.verdict, found.because):
+    for text in (found.candidate, found.baseline, found.metric, found.unit, found.verdict, found.because,
+                 found.differs):
         assert_type(text, str)
     for figure in (found.ratio, found.level, found.speedup, found.p):
         assert_type(figure, float | None)

@@ -241,6 +241,41 @@ def test_a_record_without_its_index_is_refused(root: Path, tmp_path: Path) -> No
     assert "warning: Modified record: sha256sums.txt" in shown
 
 
+def test_an_incomplete_record_that_was_modified_says_so(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root, tmp_path / "run")
+    shutil.rmtree(sorted((tmp_path / "run/trials").iterdir())[0])
+    assert "warning: Modified record: " in succeeded("compare", str(tmp_path / "run")).stdout
+    found = repro.open(tmp_path / "run", unverified=True)
+    assert "Modified record" in found.warnings["title"].tolist()
+    assert "Modified record" in Path(found.report("html")[0]).read_text(encoding="utf-8")
+
+
+def test_what_is_merged_from_a_modified_record_says_so(root: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(root, tmp_path / name)
+    with (tmp_path / "one/suite.yaml").open("a") as file:
+        file.write("# mine\n")
+    page = Path(repro.open([tmp_path / "one", tmp_path / "two"], unverified=True).report("html", tmp_path / "out")[0])
+    assert "Modified record" in page.read_text(encoding="utf-8")
+
+
+def test_links_are_refused_before_anything_is_read(root: Path, tmp_path: Path) -> None:
+    for name in ("sha256sums.txt", "ledger.jsonl"):
+        shutil.copytree(root, tmp_path / name / "run")
+        (tmp_path / name / "run" / name).rename(tmp_path / name / "outside")
+        (tmp_path / name / "run" / name).symlink_to(tmp_path / name / "outside")
+        with pytest.raises(repro.ReproError, match="is a symbolic link"):
+            repro.open(tmp_path / name / "run", unverified=True)
+
+
+def test_what_is_of_another_type_is_one_line(run: repro.Run) -> None:
+    for call in (lambda: run.compare(1, 2), lambda: run.compare(margin="0.05"), lambda: repro.open(None),
+                 lambda: run.report(3), lambda: run.tables["nope"], lambda: repro.plan("quickstart", "processes=2")):
+        with pytest.raises(repro.ReproError) as error:
+            call()  # type: ignore[no-untyped-call]
+        assert "\n" not in str(error.value)
+
+
 def test_of_several_the_modified_record_is_named(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root, tmp_path / "one")
     shutil.copytree(root, tmp_path / "two")

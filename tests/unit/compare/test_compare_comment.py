@@ -73,7 +73,8 @@ def test_nothing_of_this_machine_and_no_markup_of_names(
     monkeypatch.setenv("API_TOKEN", "planted-secret")
 
     def warned(*_: object) -> list[Any]:
-        return [type("W", (), {"line": "<img src=x> @someone /home/me/secret/place planted-secret"})()]
+        line = "<img src=x> @someone /home/me/secret/place planted-secret"
+        return [type("W", (), {"is_note": False, "line": line})()]
 
     monkeypatch.setattr("repro.compare.runs.runs.run_warnings", warned)
     assert run(record.folder.root, "--markdown", tmp_path / "c.md").exit_code == 0

@@ -13,6 +13,7 @@ import pytest
 from repro.compare import compare
 from repro.compare.runs.together import together
 from repro.core.errors import UsageError
+from repro.record.folder.index import seal
 from repro.record.folder.store import Record
 from repro.stats.random_effects import random_effects
 from tests.in_process import refusal, succeeded
@@ -29,7 +30,9 @@ def record(folder: Path, name: str, seed: int, slow: float = 1.0, suite: str = S
         return Course(known.step_seconds * ours * math.exp(generator.normal(0, 0.01)),
                       hits_at=None if crash and trial.repeat == 1 else 4, drawn=f"{seed}")  # type: ignore[attr-defined]
 
-    return make_record(folder / name, re.sub("^seeds: 6", f"seeds: 6\nmaster_seed: {seed}", suite, flags=re.M), course)
+    made = make_record(folder / name, re.sub("^seeds: 6", f"seeds: 6\nmaster_seed: {seed}", suite, flags=re.M), course)
+    seal(made.folder)
+    return made
 
 
 def test_records_of_their_own_seeds_give_one_mean(tmp_path: Path) -> None:
@@ -71,3 +74,12 @@ def test_the_command(tmp_path: Path) -> None:
     assert "several records together have no verdict" in refused
     other = record(tmp_path, "other", 9, suite=SUITE.replace("lr: 0.1", "lr: 0.2"))
     assert "other: is of another suite or method than r0" in refusal("compare", *names, str(other.folder.root))
+
+
+def test_a_modified_record_counts_neither_nor_takes_the_place_of_another(tmp_path: Path) -> None:
+    found = [record(tmp_path, name, seed) for name, seed in (("wrong", 1), ("one", 1), ("two", 2))]
+    with (found[0].folder.root / "suite.yaml").open("a") as file:
+        file.write("# mine\n")
+    parts = together([item.folder.root for item in found]).contrasts[0].parts
+    assert parts[0].left_out.startswith("suite.yaml: modified")
+    assert [part.left_out for part in parts[1:]] == ["", ""]

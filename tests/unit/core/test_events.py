@@ -91,9 +91,8 @@ def test_a_figure_that_json_has_not_is_refused(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "log")
     log.write(Stated("eval_accuracy", math.nan))
     log.write(Stated("next", 1))
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        log.flush()
-    log.close()
+    with pytest.raises(ValueError, match=r"eval_accuracy: .*not JSON compliant"):
+        log.close()
     assert [event.key for event in read_events(tmp_path / "log")[0]] == ["next"]
 
 

@@ -210,6 +210,23 @@ def test_each_defect_is_found_with_its_step_and_its_cause(
     assert words in told and told.startswith("rank 0: ")
 
 
+def test_an_engine_that_writes_into_the_dealt_batches_is_found(loop: Callable[..., Loop]) -> None:
+    def emptied(step: int, batches: list[Batch]) -> list[Batch]:
+        for inputs, _ in batches:
+            if step >= 4:
+                inputs.mul_(0.0)
+        return batches
+
+    found = notes(loop(fed=emptied))
+    assert set(found) == {"inputs"} and found["inputs"].step == 4
+
+
+def test_a_model_that_writes_into_its_own_input_is_not_accused(loop: Callable[..., Loop]) -> None:
+    made = loop()
+    made.parts.model[0].register_forward_pre_hook(lambda _, args: (args[0].mul_(1.0),))
+    assert notes(made) == {} and made.ledger.facts().compared == 0
+
+
 def test_an_engine_that_calls_neither_model_nor_loss_is_not_judged_by_them(loop: Callable[..., Loop]) -> None:
     made = loop()
     made.train = lambda batches, rate=None: torch.zeros(())  # type: ignore[method-assign]
