@@ -85,7 +85,7 @@ def test_a_program_without_a_trace_and_one_that_crashes_are_named(tmp_path: Path
 @pytest.mark.parametrize(("script", "code", "answer"), [
     (lambda text: text, 0, "all checks passed"),
     (lambda text: text.replace("generator=torch", "generator=None and torch"), 1,
-     "step 1: 47 of 48 samples are not the reference's: another order or seed of shuffling"),
+     "another order or seed of shuffling"),
 ])
 def test_the_example_of_the_page_gives_the_answers_of_the_page(
     script: Callable[[str], str], code: int, answer: str, tmp_path: Path

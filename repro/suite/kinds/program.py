@@ -7,9 +7,9 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from repro.core.errors import nearest
 from repro.core.machine import Machine
@@ -138,14 +138,9 @@ class ProgramConfig(TrialConfig):
     stall_seconds: float | None = Field(None, ge=3, le=1e7, description="a trial is ended as hung after this long "
                                                                         "without output; null: only timeout_seconds")
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    gate: ProgramGate | None = Field(None, description="a run first compares the first steps of all cells; null: only "
-                                                       "`repro gate` does")
-
-    @model_serializer(mode="wrap")
-    def _without_gate(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave the gate out if the suite states none: cells are named by what they state."""
-        data: dict[str, Any] = handler(self)
-        return {name: value for name, value in data.items() if name != "gate" or value is not None}
+    # Left out of a dump if it is not stated: cells are named by what they state.
+    gate: ProgramGate | None = Field(None, exclude_if=lambda gate: gate is None, description=(
+        "a run first compares the first steps of all cells; null: only `repro gate` does"))
 
     @model_validator(mode="after")
     def _consistent(self) -> ProgramConfig:
