@@ -95,6 +95,8 @@ class Experiment:
     """Relative change of the seconds of a sample from the first trial to the last, linear in the place."""
     grids: tuple[float, float] = (0.001, 0.001)
     """Distance of evaluations of the candidate and the others, as a share of the typical samples."""
+    late: float = 0.0
+    """Share of a time before its end from which on its evaluation may have been there, unread."""
     missed: float = 0.0
     """Share of trials that miss their target."""
     missed_by: Miss = "chance"
@@ -169,7 +171,8 @@ class SimulatedRun:
         bracket = Bracket(miss_samples=end - distance, hit_samples=end, miss_wall_seconds=(end - distance) * pace,
                           hit_wall_seconds=wall)
         return Result(**base, status="ok", tta_wall=wall, tta_train=train, tta_cold=wall + 3, samples_to_target=end,
-                      bracket=bracket)
+                      bracket=bracket,
+                      tta_wall_bounds=(wall * (1 - self.design.late), wall) if self.design.late else None)
 
 
 def simulated(design: Experiment, generator: np.random.Generator, seeds: str = "s") -> SimulatedRun:

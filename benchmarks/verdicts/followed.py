@@ -47,12 +47,17 @@ def _same_grids(run: SimulatedRun, advice: Advice, generator: np.random.Generato
     return simulated(replace(run.design, grids=(min(run.design.grids),) * 2), generator)
 
 
+def _timely(run: SimulatedRun, advice: Advice, generator: np.random.Generator) -> SimulatedRun:
+    return simulated(replace(run.design, late=0.0), generator)
+
+
 def _nothing(run: SimulatedRun, advice: Advice, generator: np.random.Generator) -> None:
     return None
 
 
 FOLLOWED: Mapping[AdviceKind, Follow] = {
     "missing_pairs": _resumed, "next_look": _resumed, "lost_trials": _rerun, "equal_grids": _same_grids,
+    "timely": _timely,
     "more_pairs": _new(sequential=""), "declare_pairs": _new(), "own_seeds": _new(trainings=None),
     "tested": _nothing, "tested_in_a_contest": _nothing, "looks_used_up": _nothing, "not_run_again": _nothing,
 }
@@ -80,6 +85,7 @@ STARTS = (
     Start("the first look", replace(SEQUENTIAL, have=10), ("next_look", "looks_used_up")),
     Start("6 of 10 pairs", Experiment(10, have=6), ("missing_pairs", "tested")),
     Start("a crash", Experiment(10, crashed=1), ("lost_trials", "tested")),
+    Start("late reads", Experiment(10, late=0.05, spread=0.03), ("timely", "tested")),
     Start("unlike grids", Experiment(10, grids=(0.001, 0.005), spread=0.03), ("equal_grids", "tested")),
     Start("one training", Experiment(10, trainings=1), ("own_seeds", "tested"), metric="samples",
           primary=False),

@@ -25,7 +25,7 @@ class Captured:
 
 
 class Capture:
-    """Draws one evaluation of every doubling (1, 2-3, 4-7, ...) and keeps the weights of the last drawn one, and of the
+    """Draws one evaluation of every doubling (1-3, 4-7, 8-15, ...); keeps the weights of the last drawn one, and of the
     one that reached the target first.
 
     Engines do not receive the drawn numbers, but one that knows the seed could compute them. The number of evaluations
@@ -44,11 +44,12 @@ class Capture:
         self._before: Sequence[Held] = ()
 
     def is_drawn(self, number: int) -> bool:
-        """Return True for the drawn evaluation (from 1) of each doubling."""
+        """Return True for the drawn evaluation (from 1) of each doubling; of the first three, one."""
         if not self.enabled:
             return False
-        first = 1 << (number.bit_length() - 1)
-        return number == first + int(self.streams.generator("captured-evaluation", first).integers(first))
+        first = 1 << (number.bit_length() - 1) if number > 3 else 1
+        count = max(first, 3)
+        return number == first + int(self.streams.generator("captured-evaluation", first).integers(count))
 
     def before(self) -> None:
         """Keep the weights that are about to be evaluated: on this clock a copy costs less than its hash."""

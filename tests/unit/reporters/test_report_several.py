@@ -19,6 +19,7 @@ from repro.core import registry
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import write_model
 from repro.record.folder import index
+from repro.record.folder.index import seal
 from repro.record.folder.ledger import Incident, append_line
 from repro.record.folder.store import Record, read_record
 from tests.in_process import called, succeeded
@@ -86,6 +87,7 @@ def test_incidents_of_every_run_are_shown_with_its_name(late: Record, tmp_path: 
     second = make_record(tmp_path / "second", started_ms=1_550_000_000_000)
     for record, at in ((second, 2), (first, 1)):
         append_line(record.folder.incidents, Incident(at_ms=at, kind="clock", text=f"at {at}", trial_id=f"t{at}"))
+        seal(record.folder)
     (found,) = sections([second.folder.root, first.folder.root], tmp_path / "out")
     assert [(item.at_ms, item.kind, item.text, item.trial_id) for item in found.record.incidents] == [
         (1, "clock", "first: at 1", "t1"), (2, "clock", "second: at 2", "t2")]
