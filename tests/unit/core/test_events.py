@@ -96,7 +96,7 @@ def test_a_figure_that_json_has_not_is_refused(tmp_path: Path) -> None:
     assert [event.key for event in read_events(tmp_path / "log")[0]] == ["next"]
 
 
-def test_it_is_due_a_second_after_the_last_time(tmp_path: Path) -> None:
+def test_it_is_due_some_time_after_the_last_time(tmp_path: Path) -> None:
     hand = Hand()
     log = EventLog(tmp_path / "log", now=hand)
     log.write(Stated("k"))
