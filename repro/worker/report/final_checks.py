@@ -25,7 +25,7 @@ class Captured:
 
 
 class Capture:
-    """Draws one evaluation of every doubling (1-3, 4-7, 8-15, ...); keeps the weights of the last drawn one, and of the
+    """Draws one evaluation of every doubling (1, 2-7, 8-15, ...); keeps the weights of the last drawn one, and of the
     one that reached the target first.
 
     Engines do not receive the drawn numbers, but one that knows the seed could compute them. The number of evaluations
@@ -44,11 +44,11 @@ class Capture:
         self._before: Sequence[Held] = ()
 
     def is_drawn(self, number: int) -> bool:
-        """Return True for the drawn evaluation (from 1) of each doubling; of the first three, one."""
+        """Return True for the first evaluation, one drawn of the six after it, and then one of each doubling."""
         if not self.enabled:
             return False
-        first = 1 << (number.bit_length() - 1) if number > 3 else 1
-        count = max(first, 3)
+        first = 1 << (number.bit_length() - 1)
+        first, count = (2, 6) if 1 < number < 8 else (first, first)
         return number == first + int(self.streams.generator("captured-evaluation", first).integers(count))
 
     def before(self) -> None:
