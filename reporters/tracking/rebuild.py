@@ -16,6 +16,7 @@ from repro.compare.design.calibration import FILE
 from repro.core.errors import OutputError, TrackingError, UsageError
 from repro.core.files import read_model
 from repro.core.redact import redacted
+from repro.record.folder.index import seal
 from repro.record.folder.store import RunFolder
 from repro.runner.tracking_store import configure_mlflow, require_store, search, store_uri, translated
 from repro.suite.planning.plan import Plan
@@ -55,6 +56,7 @@ def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float)
     try:
         with translated(place), tempfile.TemporaryDirectory() as aside:
             _fill(client, [run for run in runs if run.data.tags["repro.run"] == newest], folder, Path(aside))
+        seal(folder)  # a store keeps no index: this one is of what it gave
     except OutputError as error:
         shutil.rmtree(out, ignore_errors=True)  # it was new or empty; a part would look like a complete record
         raise TrackingError(f"{redacted(place)}: the record in {name} is damaged: {error}") from error

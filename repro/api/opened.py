@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro.api.comparison import Comparison, displayed
 from repro.api.frames import Frames, described
-from repro.bundle.source import expanded, folder_name, is_foreign, open_record
+from repro.bundle.source import EXPERIMENT, expanded, folder_name, is_foreign, open_record
 from repro.core import door
 from repro.core.errors import OutputError, UsageError
 from repro.record.folder import index
@@ -51,7 +51,10 @@ class Run:
             self._close = weakref.finalize(self, stack.pop_all().close)
         self.unverified = any(states)
         """A file is not as the run sealed it; its frames and comparisons say so."""
-        self.state = next((state for state in states if state), "unmodified since it was sealed, not derived again")
+        stored = any(EXPERIMENT.fullmatch(str(place)) and not place.exists() for place in places)
+        self.state = next((state for state in states if state), (
+            "rebuilt from MLflow, which keeps no index" if stored else "unmodified since it was sealed")
+            + ", not derived again")
         """State of the files: unmodified, modified or not sealed. `verify` derives every figure from the logs again."""
 
     @property

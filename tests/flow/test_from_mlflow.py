@@ -12,6 +12,7 @@ import repro
 from repro.bundle.source import open_record
 from repro.core import registry
 from repro.core.errors import ReproError
+from repro.record.folder.index import seal
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, read_record
 from repro.record.result.remarks import stated
@@ -46,6 +47,7 @@ def sent(server: str, tmp_path_factory: pytest.TempPathFactory) -> Record:
         status="crashed", reasons=stated("again, for the test")))
     record.folder.append_incident("resumed", "for the test, <b>&amp;\u202e")
     record.folder.launchers.write_text('{"preload_seconds": 1.25}')
+    seal(record.folder)
     record = read_record(root)
     registry.load("reporter", "html")().write(record, record.folder.reports)
     registry.load("reporter", "mlflow")(tracking_uri=server, ended=True).write(record, record.folder.reports)
@@ -81,7 +83,7 @@ def test_an_experiment_opens_by_its_name_and_by_its_address_in_a_browser(
     wanted = repro.open(sent.folder.root).trials
     for source in ("mlflow:sample", address):
         found = repro.open(source)
-        assert found.trials.equals(wanted) and found.state == "not sealed: it has no index"
+        assert found.trials.equals(wanted) and found.state.startswith("rebuilt from MLflow, which keeps no index")
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     shown = succeeded("compare", address).stdout
     assert "sample, digest" in shown and repro.open(address).compare().verdict in shown
