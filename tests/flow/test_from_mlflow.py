@@ -90,6 +90,10 @@ def test_an_experiment_opens_by_its_name_and_by_its_address_in_a_browser(
     monkeypatch.chdir(tmp_path)
     succeeded("report", address, "--to", "csv")
     assert (tmp_path / f"experiment-{number}-report/csv/trials.csv").is_file()
+    with pytest.raises(ReproError, match=r"mlflow\.db: there is no tracking store yet"):
+        repro.open("mlflow:nothing")
+    assert not (tmp_path / "mlflow.db").exists()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     with pytest.raises(ReproError, match="no experiment named 'nothing'"):
         repro.open("mlflow:nothing")
 
