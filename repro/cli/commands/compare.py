@@ -55,7 +55,7 @@ def compare(
     Example: repro compare runs/latest --fail-any --fail-if "ratio.low > 1.05"
     Example: repro compare published/v4.0 --baseline benchmark=resnet,system=dgx_h100
     """
-    from repro.bundle.source import expanded, open_records
+    from repro.bundle.source import expanded, is_bundle, open_records
     from repro.core import registry
 
     if registry.part("published", "found")(runs):
@@ -87,7 +87,9 @@ def compare(
             raise UsageError("--candidate names a cell of one run, and --baseline the cell that it is compared with")
         else:
             found = compare_two(folders[0], candidate, request["baseline"], request["metric"], request["fail_if"])
-    found = replace(found, runs=tuple(map(str, named)))
+    derived = [f"{place}: its figures are those that it states; repro verify {place} derives them from its logs again"
+               for place in named if is_bundle(place)]
+    found = replace(found, runs=tuple(map(str, named)), notes=(*found.notes, *derived))
     if markdown is not None:
         from repro.cli.text.compare import comment
         from repro.core.files import write_text
