@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from repro.api.comparison import Comparison, displayed
 from repro.api.frames import Frames, described
 from repro.bundle.source import EXPERIMENT, expanded, folder_name, is_foreign, open_record
-from repro.core import door
 from repro.core.errors import OutputError, UsageError
 from repro.record.folder import index
 from repro.record.folder.store import Record, read_record
@@ -220,7 +219,6 @@ def _require_run(root: Path, place: Path) -> None:
     if not (root / "plan.json").is_file():
         raise OutputError(f"{place}: is neither a run folder nor a bundle (it holds no plan.json); repro list runs "
                           f"{place} shows those below it")
-    door.refuse_links(root)
 
 
 def _joined(roots: Sequence[Path], scratch: Path) -> Path:

@@ -153,8 +153,10 @@ def altered(root: Path) -> list[str]:
     itself where there is none.
 
     Raises:
-        OutputError: a file cannot be read, or the index is damaged.
+        OutputError: a file cannot be read, or the index is damaged or a link.
     """
+    if (root / NAME).is_symlink():
+        raise OutputError(f"{root / NAME}: {door.LINK}")
     if not (root / NAME).is_file():
         return [NAME]
     sums = read_sums(root / NAME)

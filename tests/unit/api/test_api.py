@@ -265,7 +265,7 @@ def test_links_are_refused_before_anything_is_read(root: Path, tmp_path: Path) -
         (tmp_path / name / "run" / name).rename(tmp_path / name / "outside")
         (tmp_path / name / "run" / name).symlink_to(tmp_path / name / "outside")
         with pytest.raises(repro.ReproError, match="is a symbolic link"):
-            repro.open(tmp_path / name / "run", unverified=True)
+            _ = repro.open(tmp_path / name / "run", unverified=True).trials
 
 
 def test_what_is_of_another_type_is_one_line(run: repro.Run) -> None:
