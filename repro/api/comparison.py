@@ -108,7 +108,7 @@ class Comparison:
 
     @property
     def differs(self) -> str:
-        """What else differs between the two, as read back; "" if nothing does."""
+        """Other settings in which the two differ, as read back; "" if there are none."""
         return str(self.figures["differs"])
 
     @property

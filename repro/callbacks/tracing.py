@@ -217,7 +217,7 @@ class Recorder:
 
 
 class _Seen:
-    """What was seen of the step that runs."""
+    """Measurements of the step that runs."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[str], list[str]]] = []

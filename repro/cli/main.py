@@ -83,7 +83,7 @@ repro new suite mine       writes mine.yaml, a commented start for your own ques
 LATER = """\
 repro list runs            what ran here, with its verdicts
 repro ui                   the same runs in MLflow
-repro bundle {newest}  one file of the newest, which others verify and run again"""
+repro bundle RUN           one file, which others verify and run again; the newest RUN: {newest}"""
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, context_settings=CONTEXT, invoke_without_command=True)

@@ -134,18 +134,21 @@ def is_gated(context: RunContext, trial: Trial) -> bool:
     path = context.folder.parity_verdict
     if not isinstance(trial.choices, ProgramConfig) or trial.choices.gate is None or not path.is_file():
         return False
-    findings = json.loads(path.read_bytes())["findings"]
-    return len(findings) > 1 and any(
-        (item.get("cell"), item.get("files"), item["problem"]) == (trial.cell_id, trial.choices.engine.sha256, "")
-        for item in findings)
+    verdict = json.loads(path.read_bytes())
+    return len(verdict["findings"]) > 1 and (trial.cell_id, trial.choices.engine.sha256) in _passed(verdict)
 
 
 def passed(plan: Plan, verdict: Mapping[str, Any] | None) -> bool:
     """Return True if `verdict` covers every cell of `plan` that states a gate, with its very files."""
-    found = {item.get("cell"): item for item in (verdict or {}).get("findings", ()) if isinstance(item, dict)}
-    return all(cell.cell_id in found and found[cell.cell_id].get("problem") == ""
-               and found[cell.cell_id].get("files") == cell.choices.engine.sha256
-               for cell in plan.cells if isinstance(cell.choices, ProgramConfig) and cell.choices.gate is not None)
+    found = _passed(verdict or {})
+    return all((cell.cell_id, cell.choices.engine.sha256) in found for cell in plan.cells
+               if isinstance(cell.choices, ProgramConfig) and cell.choices.gate is not None)
+
+
+def _passed(verdict: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Return the cells that a verdict passed, each with the hash of the files that were traced."""
+    return {(item["cell"], item["files"]) for item in verdict.get("findings", ())
+            if isinstance(item, dict) and "cell" in item and item["problem"] == ""}
 
 
 def _stated(cell: Cell) -> ProgramGate | None:

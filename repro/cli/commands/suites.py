@@ -272,7 +272,7 @@ def gate(
     suite: str, overrides: tuple[str, ...], only: tuple[str, ...], against: Path | None, save: Path | None,
     as_json: bool,
 ) -> None:
-    """Run only the parity gate of SUITE: do its cells train alike?
+    """Run only the parity gate of SUITE, which compares how its cells train.
 
     Every cell takes the gate's steps and is compared with a plain loop in one process; a program that calls
     `watch.trace` with the suite's baseline. Nothing is timed or kept. Exits with 1 if a check fails.

@@ -18,7 +18,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """What late reads leave open of a ratio of times."""
+    """Ranges of times, and of their ratios, that agree with late reads."""
 
     trials: int
     """Trials whose time is known to bounds only."""

@@ -52,11 +52,11 @@ class RunWarning:
     consequence: str = ""
     """What it means for the figures; "": the text says it."""
     is_note: bool = False
-    """It cannot change a verdict, so that nobody need act on it."""
+    """It cannot change a verdict."""
 
     @property
     def word(self) -> str:
-        """What it is introduced by: warning, or note."""
+        """The word before it: warning, or note."""
         return "note" if self.is_note else "warning"
 
     @property
@@ -77,12 +77,14 @@ def _altered(record: Record) -> Iterator[RunWarning]:
 
 
 def alterations(record: Record) -> str:
-    """Return in what a record is not the one that its run sealed; "" if in nothing. A run that goes on, or was killed,
-    has no index."""
-    names = index.altered(record.folder.root)
-    if not names or (names == [index.NAME] and len(record.results) < record.planned):
-        return ""
-    return f"{_listed(names)}: modified, added or missing since the run ended"
+    """Return the files in which a record is not the one that its run sealed, in words; "" if there are none. A run that
+    goes on, or was killed, has no index. All files are hashed once for a record."""
+    if "alterations" not in record.derived:
+        names = index.altered(record.folder.root)
+        goes_on = names == [index.NAME] and len(record.results) < record.planned
+        record.derived["alterations"] = "" if goes_on or not names else \
+            f"{_listed(names)}: modified, added or missing since the run ended"
+    return str(record.derived["alterations"])
 
 
 def _stand_ins(record: Record) -> Iterator[RunWarning]:

@@ -39,7 +39,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Intended:
-    """What the suite says of a variant."""
+    """Processes and wrapper of a variant, as the suite states them."""
 
     processes: int
     wrapper: str = ""

@@ -7,23 +7,21 @@ import secrets
 import select
 import tempfile
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from repro.core.errors import ParityError, visible
+from repro.program.failures import Failures
 from repro.program.gate.trace import UNTRACED, read_folder
-from repro.program.observation import LineSplitter
+from repro.program.observation import Line, LineSplitter
 from repro.program.process import Process, make_command, working_folder
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.model import Trial
 from repro.watch import TRACE
 
 LOOK_SECONDS = 0.1
-TAIL = 20
-"""Last lines of the output among which the reason of a failure is looked for."""
 
 
 def trace_program(
@@ -53,29 +51,36 @@ def trace_program(
         wanted = json.dumps({"folder": str(folders[2]), "steps": [*steps], "ulp": ulp})
         command = replace(command, environment={**command.environment, TRACE: wanted})
         with Process(command, choices.engine.terminal) as process:
-            lines = _follow(process, folders[2], steps, time.monotonic() + choices.timeout_seconds)
+            said = _follow(process, folders[2], steps, time.monotonic() + choices.timeout_seconds)
         found = read_folder(folders[2])
         if not _complete(found, steps):
-            raise ParityError(_why(found, process.exit_code, lines, steps))
+            raise ParityError(_why(found, process.exit_code, said, steps))
         return found
 
 
-def _follow(process: Process, folder: Path, steps: Sequence[int], deadline: float) -> deque[str]:
-    """Wait until every rank has traced all steps, the program has ended, or its time has; return its last lines."""
-    splitter, lines = LineSplitter(1 << 12), deque[str](maxlen=TAIL)
-    is_open = True
+def _follow(process: Process, folder: Path, steps: Sequence[int], deadline: float) -> str:
+    """Wait until every rank has traced all steps, the program has ended, or its time has; return its exception, or its
+    last line."""
+    splitter, failures, last, is_open = LineSplitter(1 << 12), Failures(), "", True
+
+    def take(lines: Iterable[Line]) -> None:
+        nonlocal last
+        for line in lines:
+            failures.take(line.text)
+            last = visible(line.text.strip())[:300] or last
+
     while time.monotonic() < deadline and (is_open or process.exit_code is None):
         if not is_open:
             time.sleep(LOOK_SECONDS)
         elif select.select([process], [], [], LOOK_SECONDS)[0]:
             chunk = process.read()
             is_open = chunk is not None
-            lines.extend(line.text for line in splitter.feed(chunk or b"", 0) if line.text.strip())
+            take(splitter.feed(chunk or b"", 0))
             continue
         if process.exit_code is not None or _complete(read_folder(folder), steps):
             break
-    lines.extend(line.text for line in splitter.end(0) if line.text.strip())
-    return lines
+    take(splitter.end(0))
+    return failures.cause or last
 
 
 def _complete(found: Mapping[str, bytes], steps: Sequence[int]) -> bool:
@@ -88,10 +93,9 @@ def _complete(found: Mapping[str, bytes], steps: Sequence[int]) -> bool:
                for header, content in zip(headers, ranks, strict=True))
 
 
-def _why(found: Mapping[str, bytes], code: int | None, lines: Sequence[str], steps: Sequence[int]) -> str:
+def _why(found: Mapping[str, bytes], code: int | None, printed: str, steps: Sequence[int]) -> str:
     """Return why a start has not traced all steps."""
-    error = next((line for line in reversed(lines) if "Error" in line.split(":")[0]), lines[-1] if lines else "")
-    said = f"; its output ends: {visible(error)[:300]}" if error else ""
+    said = f"; its output ends: {printed}" if printed else ""
     if code:
         return f"the program ended with exit code {code}{said}"
     if not found:

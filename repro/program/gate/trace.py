@@ -32,7 +32,7 @@ SAME = 1e-6
 
 
 class Part(Frozen):
-    """What one rank measured of a tensor."""
+    """The measurement by one rank of its part of a tensor."""
 
     part: Name
     square: float
@@ -40,7 +40,7 @@ class Part(Frozen):
 
 
 class DeepSpeed(Frozen):
-    """What an engine of DeepSpeed does on its own."""
+    """Version and clipping of an engine of DeepSpeed."""
 
     version: Name
     clipping: float
@@ -48,7 +48,7 @@ class DeepSpeed(Frozen):
 
 
 class Header(Frozen):
-    """How the training of one rank is wrapped and what it starts from."""
+    """Wrapper, formats and initial weights of the training of one rank."""
 
     rank: int = Field(ge=0)
     world: int = Field(ge=1)
