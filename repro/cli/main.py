@@ -21,39 +21,39 @@ UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EBADF, errno.EFBIG)
 """Errors of an output that has no name: stdout."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 110}
 COMMANDS = {
-    "advise": "repro.papers.advise.cli:advise",
-    "agent": "repro.cli.commands.machine:agent",
-    "audit": "repro.cli.commands.compare:audit",
-    "bench": "repro.cli.commands.bench:bench",
-    "board": "repro.board.commands:board",
-    "bundle": "repro.cli.commands.bundle:bundle",
-    "calibrate": "repro.cli.commands.suites:calibrate",
-    "clean": "repro.cli.commands.machine:clean",
-    "compare": "repro.cli.commands.compare:compare",
-    "completion": "repro.cli.commands.machine:completion",
-    "data": "repro.cli.commands.data:data",
-    "diff": "repro.cli.commands.bundle:diff",
-    "doctor": "repro.cli.commands.machine:doctor",
-    "gate": "repro.cli.commands.suites:gate",
-    "import": "repro.published.commands:import_",
-    "lane": "repro.cli.commands.pool:lane",
-    "list": "repro.cli.commands.suites:list_",
-    "new": "repro.cli.commands.new:new",
-    "plan": "repro.cli.commands.suites:plan",
-    "predict": "repro.papers.predict.cli:predict",
-    "probe": "repro.cli.commands.pool:probe",
-    "report": "repro.cli.commands.report:report",
-    "reproduce": "repro.cli.commands.bundle:reproduce",
-    "run": "repro.cli.commands.run:run",
-    "schema": "repro.cli.commands.suites:schema",
-    "scores": "repro.scores.commands:scores",
-    "show": "repro.cli.commands.suites:show",
-    "track": "repro.cli.commands.run:track",
-    "ui": "repro.cli.commands.machine:ui",
-    "verify": "repro.cli.commands.bundle:verify",
-    "volume": "repro.papers.chunkflow.cli:volume",
+    "advise": ("repro.papers.advise.cli:advise", "Predict how many workers, servers and samples a step to use."),
+    "agent": ("repro.cli.commands.machine:agent", "Lend this computer to a run on another one."),
+    "audit": ("repro.cli.commands.compare:audit", "Check a record against best practices."),
+    "bench": ("repro.cli.commands.bench:bench", "Measure the harness itself."),
+    "board": ("repro.board.commands:board", "Build a static site from the records in FOLDER."),
+    "bundle": ("repro.cli.commands.bundle:bundle", "Pack RUN into one file for others."),
+    "calibrate": ("repro.cli.commands.suites:calibrate", "Measure the false-positive rate of SUITE."),
+    "clean": ("repro.cli.commands.machine:clean", "List what can be removed from runs; remove it with --yes."),
+    "compare": ("repro.cli.commands.compare:compare", "Compare the cells of one run or two; combine several records."),
+    "completion": ("repro.cli.commands.machine:completion", "Print the completion script of a SHELL."),
+    "data": ("repro.cli.commands.data:data", "Prepare, list and check the data sets on this disk."),
+    "diff": ("repro.cli.commands.bundle:diff", "Show the differences between two records."),
+    "doctor": ("repro.cli.commands.machine:doctor", "Check that this machine can run trials."),
+    "gate": ("repro.cli.commands.suites:gate", "Compare how the cells of SUITE train, without timing them."),
+    "import": ("repro.published.commands:import_", "Import published results as records."),
+    "lane": ("repro.cli.commands.pool:lane", ""),
+    "list": ("repro.cli.commands.suites:list_", "List suites, plug-ins of one KIND, or runs."),
+    "new": ("repro.cli.commands.new:new", "Write a commented start of a suite, workload or program."),
+    "plan": ("repro.cli.commands.suites:plan", "Show the trials that SUITE runs here."),
+    "predict": ("repro.papers.predict.cli:predict", "Model the times of RUN with other numbers of processes."),
+    "probe": ("repro.cli.commands.pool:probe", ""),
+    "report": ("repro.cli.commands.report:report", "Write the report of a run again."),
+    "reproduce": ("repro.cli.commands.bundle:reproduce", "Run a record again and judge its claim."),
+    "run": ("repro.cli.commands.run:run", "Run SUITE, or resume an interrupted run."),
+    "schema": ("repro.cli.commands.suites:schema", "Print the JSON Schema of suites, records or --json."),
+    "scores": ("repro.scores.commands:scores", "Score contenders over several workloads."),
+    "show": ("repro.cli.commands.suites:show", "Show what SUITE compares and why."),
+    "track": ("repro.cli.commands.run:track", ""),
+    "ui": ("repro.cli.commands.machine:ui", "Serve MLflow's UI for the store in use."),
+    "verify": ("repro.cli.commands.bundle:verify", "Check that a record is unmodified."),
+    "volume": ("repro.papers.chunkflow.cli:volume", "Run a network over a volume in overlapping chunks."),
 }
-"""Command name -> "module:object"."""
+"""Command name -> "module:object" and its line in `repro --help`; a hidden command has none."""
 ON_LINUX = ("agent", "bench", "calibrate", "gate", "lane", "reproduce", "run", "track", "volume")
 """Commands that start trials or measure: they use /proc, fork servers and, on an emulated cluster, namespaces."""
 
@@ -61,7 +61,7 @@ ON_LINUX = ("agent", "bench", "calibrate", "gate", "lane", "reproduce", "run", "
 class LazyGroup(click.Group):
     """A group that imports the file of a command only when that command or its help is needed."""
 
-    def __init__(self, *args: Any, lazy: Mapping[str, str], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._lazy = lazy
 
@@ -71,9 +71,13 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._lazy:
             return None
-        module, _, name = self._lazy[cmd_name].partition(":")
+        module, _, name = self._lazy[cmd_name][0].partition(":")
         found: click.Command = getattr(import_module(module), name)
         return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in sorted(self._lazy.items()) if line])
 
 
 FIRST = """\

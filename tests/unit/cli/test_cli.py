@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pytest
 import yaml
 
 import repro
-from repro.cli.main import main
+from repro.cli.main import COMMANDS, main
 from repro.suite.file import bundled, read_suite
 from repro.suite.schema import suite_schema
 from tests.records import SUITE, make_record
@@ -67,6 +68,12 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_help_answers_in_under_0_3_seconds(tmp_path: Path) -> None:
     assert min(answered(tmp_path, "--help") for _ in range(5)) < 0.3
+
+
+def test_every_command_but_the_hidden_ones_has_a_line_in_the_help() -> None:
+    for name, (place, line) in COMMANDS.items():
+        module, _, attribute = place.partition(":")
+        assert bool(line) is not getattr(import_module(module), attribute).hidden, name
 
 
 def answered(folder: Path, *arguments: str) -> float:
