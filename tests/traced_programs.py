@@ -14,6 +14,7 @@ from repro.program.gate.sight import sight_of
 from repro.program.gate.trace import Trace, read_trace
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.model import Trial
+from tests.emulated_cuda import environment as emulated
 from tests.watched import QUIET
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -22,18 +23,20 @@ PROGRAMS = Path(__file__).parent / "programs"
 @cache
 def traced(
     program: str, arguments: tuple[str, ...] = (), processes: int = 2, ulp: float = 0.0, steps: int = 3,
-    environment: tuple[tuple[str, str], ...] = (), seed: str = "11",
+    environment: tuple[tuple[str, str], ...] = (), seed: str = "11", devices: int = 0,
 ) -> Trace:
-    """Return the trace of one start; the same start is traced once."""
+    """Return the trace of one start, on emulated GPUs if `devices` says how many; the same start is traced once."""
+    python = str(emulated.python()) if devices else sys.executable
+    inherited = emulated.variables(devices) if devices else os.environ
+    place = {"EMULATED_CUDA_DEVICES": str(devices)} if devices else {"DS_ACCELERATOR": "cpu"}
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
     choices = ProgramConfig.model_validate({
-        "engine": {"kind": "program", "run": [sys.executable, *launcher, program, "--seed", seed, *arguments],
-                   "environment": QUIET | {"PYTHONPATH": str(PROGRAMS.parents[1]), "DS_ACCELERATOR": "cpu"}
-                   | dict(environment)},
+        "engine": {"kind": "program", "run": [python, *launcher, program, "--seed", seed, *arguments],
+                   "environment": QUIET | {"PYTHONPATH": str(PROGRAMS.parents[1])} | place | dict(environment)},
         "evaluation": {"reader": "watch", "metric": "loss", "direction": "lower"}, "stop": {"target": 0.0},
         "processes": processes, "timeout_seconds": 240})
     trial = Trial(suite="traced", suite_digest="0" * 64, method="", choices=choices, repeat=0, master_seed=1)
-    return read_trace(trace_program(trial, PROGRAMS, Path(), range(1, steps + 1), os.environ, ulp))
+    return read_trace(trace_program(trial, PROGRAMS, Path(), range(1, steps + 1), inherited, ulp))
 
 
 def against(ours: Trace, reference: Trace, null: Trace, intended: Intended) -> Difference | None:

@@ -87,8 +87,10 @@ class Recorder:
         # Lightning calls no forward of its module unless DDP wraps it: what its first layer is fed is seen either way.
         is_lightning = "LightningModule" in {kind.__name__ for kind in type(self._bare).__mro__}
         called = layer if is_lightning else self._outer
-        self._undo.append(called.register_forward_pre_hook(self._on_forward, with_kwargs=True).remove)
-        self._undo.append(layer.register_forward_pre_hook(self._on_layer).remove)
+        # Before the hook by which FSDP 2 casts what the model is fed.
+        self._undo.append(called.register_forward_pre_hook(self._on_forward, prepend=True, with_kwargs=True).remove)
+        stored = _type_of(layer)
+        self._undo.append(layer.register_forward_pre_hook(lambda *_: self._on_layer(layer, stored)).remove)
         self._undo.append(self._optimizer.register_step_pre_hook(self._on_clipped).remove)
         backward = torch.autograd.backward
 
@@ -128,10 +130,14 @@ class Recorder:
         self._seen.calls.append(_fed(args, named))
         self._seen.resting = max(self._seen.resting, sum(not module.training for module in self._bare.modules()))
 
-    def _on_layer(self, *_: Any) -> None:
+    def _on_layer(self, layer: nn.Module, stored: str) -> None:
         device = self._held[0].weights().device.type if self._traced and self._held else ""
-        if device and torch.is_grad_enabled() and torch.is_autocast_enabled(device):
+        if not device or not torch.is_grad_enabled():
+            return
+        if torch.is_autocast_enabled(device):
             self._seen.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+        elif _type_of(layer) != stored:  # FSDP 2 casts the weights that it gathers
+            self._seen.autocast = _type_of(layer)
 
     def _on_backward(self, roots: Any) -> None:
         root = roots if torch.is_tensor(roots) else next(iter(roots), None)
@@ -242,6 +248,11 @@ def _fed(args: Any, named: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     hashes = [hashlib.blake2b(b"".join(array[row].tobytes() for array in arrays), digest_size=6).hexdigest()
               for row in range(min(rows, MOST_ROWS))]
     return hashes, [f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape[1:])}" for tensor in tensors]
+
+
+def _type_of(layer: nn.Module) -> str:
+    """Return the type of the layer's first weight; "" if it has none."""
+    return next((str(param.dtype).removeprefix("torch.") for param in layer.parameters(recurse=False)), "")
 
 
 def _without_dropout(model: nn.Module) -> dict[str, float]:

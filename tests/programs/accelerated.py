@@ -34,12 +34,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--micro", type=int, default=1)
     parser.add_argument("--precision", default="no")
+    parser.add_argument("--gpu", action="store_true")
     options = parser.parse_args()
     mistake = options.mistake.replace("_", " ")
-    if "zero" in options.backend and mistake != "falls back":
+    if "zero" in options.backend and mistake != "falls back" and not options.gpu:
         PartialState(cpu=True)  # as the Trainer does; else Accelerate on a processor counts one rank
     accelerator = Accelerator(
-        cpu="zero" not in options.backend or mistake == "falls back", gradient_accumulation_steps=options.micro,
+        cpu=not options.gpu and ("zero" not in options.backend or mistake == "falls back"), gradient_accumulation_steps=options.micro,
         mixed_precision=options.precision,
         step_scheduler_with_optimizer=mistake != "hand-stepped schedule", log_with=WatchTracker("loss"),
         **plugins(options.backend, options.micro, mistake))

@@ -9,6 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 from repro.callbacks.huggingface import WatchCallback
 
 SAMPLES, BATCH, LENGTH, WORDS = 128, 8, 12, 50
+SHARDED = {"fsdp_version": 2, "transformer_layer_cls_to_wrap": ["GPT2Block"], "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
 
 
 def deepspeed(stage: int, mistake: str) -> dict[str, object]:
@@ -30,12 +31,13 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--clip", type=float, default=0.0)
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--gpu", action="store_true")
     options = parser.parse_args()
     mistake = options.mistake.replace("_", " ")
     set_seed(options.seed + (mistake == "other seed"))
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            output_dir=folder, max_steps=12, report_to="none", disable_tqdm=True, use_cpu=True, save_strategy="no",
+            output_dir=folder, max_steps=12, report_to="none", disable_tqdm=True, use_cpu=not options.gpu, save_strategy="no",
             seed=options.seed, data_seed=options.seed + (mistake == "other data seed"), logging_strategy="no",
             per_device_train_batch_size=BATCH // options.processes // options.micro * (2 if mistake == "batch" else 1),
             gradient_accumulation_steps=options.micro, bf16=options.bf16,
@@ -46,7 +48,8 @@ def main() -> None:
             max_grad_norm=1e-2 if mistake == "clipping" else options.clip,
             label_smoothing_factor=0.1 if mistake == "smoothing" else 0.0,
             optim="sgd" if mistake == "another rule" else "adamw_torch",
-            **({"deepspeed": deepspeed(int(options.backend[-1]), mistake)} if "zero" in options.backend else {}))
+            **({"deepspeed": deepspeed(int(options.backend[-1]), mistake)} if "zero" in options.backend else {}),
+            **({"fsdp": True, "fsdp_config": SHARDED} if options.backend == "fsdp2" else {}))
         model = GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_positions=LENGTH, n_embd=32, n_layer=2, n_head=2,
                                            bos_token_id=0, eos_token_id=0, tie_word_embeddings=mistake != "untied"))
         if mistake == "half weights":
