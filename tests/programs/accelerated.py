@@ -40,8 +40,8 @@ def main() -> None:
     if "zero" in options.backend and mistake != "falls back" and not options.gpu:
         PartialState(cpu=True)  # as the Trainer does; else Accelerate on a processor counts one rank
     accelerator = Accelerator(
-        cpu=not options.gpu and ("zero" not in options.backend or mistake == "falls back"), gradient_accumulation_steps=options.micro,
-        mixed_precision=options.precision,
+        cpu=not options.gpu and ("zero" not in options.backend or mistake == "falls back"),
+        gradient_accumulation_steps=options.micro, mixed_precision=options.precision,
         step_scheduler_with_optimizer=mistake != "hand-stepped schedule", log_with=WatchTracker("loss"),
         **plugins(options.backend, options.micro, mistake))
     set_seed(options.seed)

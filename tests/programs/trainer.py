@@ -9,7 +9,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 from repro.callbacks.huggingface import WatchCallback
 
 SAMPLES, BATCH, LENGTH, WORDS = 128, 8, 12, 50
-SHARDED = {"fsdp_version": 2, "transformer_layer_cls_to_wrap": ["GPT2Block"], "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
+SHARDED = {"fsdp_version": 2, "transformer_layer_cls_to_wrap": ["GPT2Block"],
+           "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
 
 
 def deepspeed(stage: int, mistake: str) -> dict[str, object]:
@@ -37,8 +38,8 @@ def main() -> None:
     set_seed(options.seed + (mistake == "other seed"))
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            output_dir=folder, max_steps=12, report_to="none", disable_tqdm=True, use_cpu=not options.gpu, save_strategy="no",
-            seed=options.seed, data_seed=options.seed + (mistake == "other data seed"), logging_strategy="no",
+            output_dir=folder, max_steps=12, report_to="none", disable_tqdm=True, use_cpu=not options.gpu,
+            save_strategy="no", seed=options.seed, data_seed=options.seed + (mistake == "other data seed"), logging_strategy="no",
             per_device_train_batch_size=BATCH // options.processes // options.micro * (2 if mistake == "batch" else 1),
             gradient_accumulation_steps=options.micro, bf16=options.bf16,
             learning_rate=1e-2 * (options.processes if mistake == "rate times ranks" else 1),
