@@ -39,7 +39,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder, max_steps=12, report_to="none", disable_tqdm=True, use_cpu=not options.gpu,
-            save_strategy="no", seed=options.seed, data_seed=options.seed + (mistake == "other data seed"), logging_strategy="no",
+            save_strategy="no", logging_strategy="no",
+            seed=options.seed, data_seed=options.seed + (mistake == "other data seed"),
             per_device_train_batch_size=BATCH // options.processes // options.micro * (2 if mistake == "batch" else 1),
             gradient_accumulation_steps=options.micro, bf16=options.bf16,
             learning_rate=1e-2 * (options.processes if mistake == "rate times ranks" else 1),
