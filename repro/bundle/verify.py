@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from repro.bundle.source import open_record
 from repro.bundle.verify_files import (
     CRATE,
@@ -28,7 +26,7 @@ from repro.bundle.verify_files import (
 from repro.bundle.verify_lanes import check_lanes
 from repro.bundle.verify_ledger import check_ledger, check_looks, unfinished, unknown_nodes, unlisted_logs
 from repro.bundle.verify_plan import check_machine, check_plan, check_title, made_by
-from repro.bundle.verify_trials import check_pairing, verified_result
+from repro.bundle.verify_trials import check_gated, check_pairing, verified_result
 from repro.bundle.verify_tuning import check_choice, has_tuning, wrong_bars
 from repro.core import door
 from repro.core.errors import OutputError
@@ -121,10 +119,10 @@ def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
     """Check every file of the record, and what the files say of one another; return its plan if it can be read."""
     plan = checked_model(folder.plan, Plan, folder.root, found)
     environment = checked_model(folder.environment, Environment, folder.root, found)
-    others: dict[Path, type[BaseModel]] = {folder.parity_verdict: Gate, folder.root / CRATE: JsonObject}
-    for path, cls in others.items():
-        if path.exists():
-            checked_model(path, cls, folder.root, found)
+    gate, crate = folder.parity_verdict, folder.root / CRATE
+    passed = checked_model(gate, Gate, folder.root, found) if gate.exists() else None
+    if crate.exists():
+        checked_model(crate, JsonObject, folder.root, found)
     source = folder.launchers if folder.launchers.exists() else folder.nodes
     history = (checked(source, lambda: read_nodes(folder), folder.root, found) if source.exists() else None) or ()
     attempts = checked(folder.ledger, lambda: read_attempts(folder.ledger), folder.root, found)
@@ -141,7 +139,7 @@ def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
     if lists_trials(plan):  # check_plan has reported it otherwise; which trials are planned is unknown
         with reading(plan.plugins):
             _check_registration(folder, plan, attempts, found)
-            devices = _check_trials(folder, plan, attempts, code, found)
+            devices = _check_trials(folder, plan, attempts, passed, code, found)
         if attempts is not None:
             found.extend(unknown_nodes(attempts, history))
         places = [environment, *(item.environment for moment in history for item in moment.nodes)]
@@ -181,7 +179,7 @@ def _check_registration(
 
 
 def _check_trials(
-    folder: RunFolder, plan: Plan, attempts: list[Attempt] | None, code: str, found: Verification
+    folder: RunFolder, plan: Plan, attempts: list[Attempt] | None, gate: Gate | None, code: str, found: Verification
 ) -> list[str]:
     """Check every file of every trial against the plan, the ledger and the other trials; return their devices."""
     results = [item for trial in plan.trials() if (item := verified_result(folder, trial, code, found)) is not None]
@@ -192,6 +190,7 @@ def _check_trials(
         for trial in plan.trials():
             found.extend(unlisted_logs(folder, trial, attempts))
     check_pairing(plan, results, found)
+    check_gated(gate, plan, results, found)
     looks = check_looks(folder, plan, results, found)
     _check_complete(folder, plan, results, attempts or [], found, end_of(looks))
     if names := unchecked_names(folder.root):

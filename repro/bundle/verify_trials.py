@@ -16,13 +16,14 @@ from repro.core.files import read_bounded
 from repro.core.frozen import canonical, canonical_text
 from repro.record.derive.derive import UNREAD, damaged_log, derive, with_energy
 from repro.record.folder import index
-from repro.record.folder.store import RunFolder
+from repro.record.folder.store import Gate, RunFolder
 from repro.record.log.event import LogEvent, count_packed
 from repro.record.log.reading import WHOLE_LOG, Recorded, log_damage, read_lines
 from repro.record.log.schema import ResumedFrom, RunStop, TrialStated
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.seams.launching import LaunchResult, RankCause, RankEnd
+from repro.suite.kinds.program import ProgramConfig
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan
 
@@ -122,6 +123,20 @@ def check_pairing(plan: Plan, results: Sequence[Result], found: Verification) ->
             if first != value:
                 found.add(f"trials/{result.trial_id}/result.json", f"{name.replace('_', ' ')} of seed {result.repeat} "
                           f"differ from those of {where}: the two are not a pair", "pairing")
+
+
+def check_gated(gate: Gate | None, plan: Plan, results: Sequence[Result], found: Verification) -> None:
+    """Check that the gate's verdict has passed the files of every program whose trial says that it was gated."""
+    passed = gate.programs if gate else ()
+    programs = {cell.cell_id: cell.choices.engine.sha256 for cell in plan.cells
+                if isinstance(cell.choices, ProgramConfig)}
+    for result in results:
+        if not result.effective.get("gated"):
+            continue
+        found.count("programs that say they were gated")
+        if (result.cell_id, programs.get(result.cell_id)) not in passed:
+            found.add(f"trials/{result.trial_id}/result.json", "says that the parity gate had passed this program with "
+                      "these files, which parity.json does not", "result")
 
 
 NOT_IN_THE_LOG = ("network", "energy")

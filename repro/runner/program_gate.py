@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from repro.program.gate.runs import trace_program
 from repro.program.gate.sight import Sight, residual, sight_of
 from repro.program.gate.trace import Trace, read_trace, read_zip, write_zip
 from repro.record.folder.resume import began_elsewhere
-from repro.record.folder.store import Record
+from repro.record.folder.store import Gate, Record
 from repro.runner.context import RunContext
 from repro.suite.kinds.program import ProgramConfig, ProgramGate
 from repro.suite.model import Trial
@@ -134,21 +133,15 @@ def is_gated(context: RunContext, trial: Trial) -> bool:
     path = context.folder.parity_verdict
     if not isinstance(trial.choices, ProgramConfig) or trial.choices.gate is None or not path.is_file():
         return False
-    verdict = json.loads(path.read_bytes())
-    return len(verdict["findings"]) > 1 and (trial.cell_id, trial.choices.engine.sha256) in _passed(verdict)
+    gate = Gate.model_validate_json(path.read_bytes())
+    return len(gate.findings) > 1 and (trial.cell_id, trial.choices.engine.sha256) in gate.programs
 
 
 def passed(plan: Plan, verdict: Mapping[str, Any] | None) -> bool:
     """Return True if `verdict` covers every cell of `plan` that states a gate, with its very files."""
-    found = _passed(verdict or {})
+    found = Gate.model_validate(verdict or {}).programs
     return all((cell.cell_id, cell.choices.engine.sha256) in found for cell in plan.cells
                if isinstance(cell.choices, ProgramConfig) and cell.choices.gate is not None)
-
-
-def _passed(verdict: Mapping[str, Any]) -> set[tuple[str, str]]:
-    """Return the cells that a verdict passed, each with the hash of the files that were traced."""
-    return {(item["cell"], item["files"]) for item in verdict.get("findings", ())
-            if isinstance(item, dict) and "cell" in item and item["problem"] == ""}
 
 
 def _stated(cell: Cell) -> ProgramGate | None:

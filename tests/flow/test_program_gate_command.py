@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from repro.record.folder.index import seal
+from repro.record.folder.store import RunFolder
 from tests.commands import Ended, command
 from tests.traced_programs import PROGRAMS
 
@@ -44,6 +46,11 @@ def test_a_verdict_on_programs_that_passed_says_gated(tmp_path: Path) -> None:
     verdict = json.loads((tmp_path / "run" / "parity.json").read_text())
     assert [found["problem"] for found in verdict["findings"]] == ["", ""]
     assert command(tmp_path, "verify", "run").code == 0
+    verdict["findings"][1]["problem"] = "step 1: another gradient"
+    (tmp_path / "run" / "parity.json").write_text(json.dumps(verdict))
+    seal(RunFolder(tmp_path / "run"))
+    done = command(tmp_path, "verify", "run")
+    assert done.code == 1 and "which parity.json does not" in done.out + done.error
 
 
 @pytest.mark.slow

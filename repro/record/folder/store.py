@@ -381,6 +381,10 @@ class Finding(Frozen):
     candidate: str
     problem: str | None
     largest_difference: float
+    cell: str = ""
+    """Of a program: its cell."""
+    files: str = ""
+    """Of a program: hash of the files that were traced."""
 
 
 class Gate(Frozen):
@@ -394,6 +398,11 @@ class Gate(Frozen):
     tolerance: float = 0.0
     findings: tuple[Finding, ...] = ()
     skipped: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def programs(self) -> frozenset[tuple[str, str]]:
+        """Return the cells of programs that passed, each with the hash of the files that were traced."""
+        return frozenset((item.cell, item.files) for item in self.findings if item.cell and item.problem == "")
 
 
 def _read_gate(path: Path) -> dict[str, Any]:
