@@ -97,8 +97,8 @@ def trials(engine: str, precision: str, workload: str, defects: Sequence[str]) -
     """Run one trial of each defect that the gate did not find, in one run without a gate."""
     found: dict[str, Found] = {}
     with tempfile.TemporaryDirectory() as place:
-        text = suite_text(engine, precision, workload, defects).replace("trial:\n", "trial:\n  gate: {skip: it passed}\n")
-        Path(place, "suite.yaml").write_text(text)
+        text = suite_text(engine, precision, workload, defects)
+        Path(place, "suite.yaml").write_text(text.replace("trial:\n", "trial:\n  gate: {skip: it passed}\n"))
         ended = call(Path(place), "run", "suite.yaml", "--out", "run", "--no-mlflow")
         for path in Path(place).glob("run/trials/*"):
             stated = json.loads((path / "trial.json").read_text())["choices"]["engine"]["defect"]
