@@ -61,6 +61,9 @@ def _trace_all_ranks() -> None:
 
     def init_trackers(accelerator: Any, *args: Any, **named: Any) -> None:
         Accelerator.init_trackers = begin
+        if not accelerator._models or not accelerator._optimizers:
+            raise RuntimeError("to be traced, model and optimizer must be prepared (accelerator.prepare) before "
+                               "accelerator.init_trackers")
         watch.trace(accelerator._models[0], accelerator._optimizers[0], accelerator.scaler)
         begin(accelerator, *args, **named)
 

@@ -155,23 +155,39 @@ def _partition(name: str, param: Any) -> Piece:
                  (lambda: (place, param.ds_tensor.data.reshape(-1)[:count]),))
 
 
-def updated_gradients(
+def updated_pieces(
     pieces: Sequence[Piece], optimizer: torch.optim.Optimizer
-) -> Iterator[tuple[Place, torch.Tensor]]:
-    """Yield the gradient by which an optimizer is about to update each piece, found by the memory of its weights."""
+) -> Iterator[tuple[Place, torch.Tensor, Mapping[str, Any]]]:
+    """Yield the gradient by which an optimizer is about to update each piece, and the settings of its group.
+
+    Pieces are found by the memory of their weights: DeepSpeed's groups hold flat partitions.
+    """
     held: dict[int, list[Any]] = {}
-    for param in (param for group in optimizer.param_groups for param in group["params"]):
-        if param.grad is not None:
-            local = local_of(param.detach())
-            held.setdefault(local.untyped_storage().data_ptr(), []).append((local, local_of(param.grad)))
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if param.grad is not None:
+                local = local_of(param.detach())
+                held.setdefault(local.untyped_storage().data_ptr(), []).append((local, local_of(param.grad), group))
     for piece in pieces:
         weights = piece.weights()
-        for local, grad in held.get(weights.untyped_storage().data_ptr(), ()):
+        for local, grad, group in held.get(weights.untyped_storage().data_ptr(), ()):
             first = weights.storage_offset() - local.storage_offset()
             if 0 <= first < local.numel():
-                yield piece.place, grad.to_dense().reshape(-1)[first:first + piece.place.count] if grad.is_sparse else \
-                    grad.reshape(-1)[first:first + piece.place.count]
+                yield piece.place, dense(grad).reshape(-1)[first:first + piece.place.count], group
                 break
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as a dense one: gradients of an embedding may be sparse."""
+    return tensor.to_dense() if tensor.is_sparse else tensor
+
+
+def untrained_of(bare: nn.Module) -> Iterator[tuple[Place, torch.Tensor]]:
+    """Yield what training does not change by an update, if each rank holds all of it: frozen weights and buffers."""
+    frozen = ((name, param) for name, param in names_of(bare).items() if not param.requires_grad)
+    for name, tensor in (*frozen, *bare.named_buffers()):
+        if not hasattr(tensor, "ds_id") and not hasattr(tensor, "placements") and not tensor.is_complex():
+            yield Place(name, tensor.numel(), 0, tensor.numel()), tensor.detach()
 
 
 def local_of(tensor: Any) -> torch.Tensor:

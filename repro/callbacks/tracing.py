@@ -22,8 +22,10 @@ from repro.callbacks import pieces
 from repro.callbacks.pieces import Piece
 from repro.callbacks.sketch import Sketcher
 
-MOST_ROWS = 4096
-"""Samples of a step that are hashed one by one."""
+MOST_ROWS = 1 << 16
+"""Samples of one call above which none is hashed."""
+RATES = ("dropout", "dropout_p", "attention_dropout")
+"""Names under which layers keep a rate of dropout that they hand to a function."""
 
 
 def trace(model: nn.Module, optimizer: Any, scaler: Any, wanted: Mapping[str, Any]) -> None:
@@ -53,7 +55,11 @@ class Recorder:
         self._rank = torch.distributed.get_rank() if _distributed() else 0
         # Processes that do not know each other have one rank and several files.
         name = f"rank{self._rank}-{os.getpid()}.jsonl"
-        self._file = Path(wanted["folder"], name).open("a", encoding="utf-8")  # noqa: SIM115  # for the training
+        try:
+            self._file = Path(wanted["folder"], name).open("x", encoding="utf-8")  # noqa: SIM115  # for the training
+        except FileExistsError:
+            raise RuntimeError("watch.trace was called twice in this process: trace the one model that is compared"
+                               ) from None
         self._step, self._seen, self._inside = 1, _Seen(), 0
         self._undo: list[Callable[[], object]] = []
         self._sketcher = Sketcher()
@@ -61,7 +67,11 @@ class Recorder:
                   "wrapper": pieces.wrapper_of(modules), "chain": [type(each).__name__ for each in modules],
                   "optimizer": type(self._optimizer).__name__, "torch": torch.__version__, "problem": ""}
         try:
+            if not isinstance(self._optimizer, torch.optim.Optimizer):
+                raise TypeError(f"its optimizer is of {type(self._optimizer).__name__}, not of torch.optim.Optimizer")
             self._pieces: list[Piece] = list(pieces.pieces_of(modules[-1]))
+            if not self._pieces:
+                raise TypeError("no tensor of the model is trained")
         except (TypeError, AttributeError) as error:
             self._write(header | {"problem": str(error)})
             self._file.close()
@@ -78,7 +88,8 @@ class Recorder:
                         "model": pieces.types_of([getattr(param, "ds_tensor", param) for param in params.values()])},
             "dropout": _without_dropout(modules[-1]),
             "deepspeed": pieces.deepspeed_facts(self._engine) if self._engine is not None else None,
-            "initial": self._measure((piece.place, piece.weights()) for piece in self._held)})
+            "initial": self._measure((piece.place, piece.weights()) for piece in self._held),
+            "untrained": self._measure(pieces.untrained_of(modules[-1]))})
         self._attach()
 
     def _attach(self) -> None:
@@ -155,9 +166,7 @@ class Recorder:
             return
         if self._engine is None:
             self._before_update()
-        self._seen.groups = [{name: value for name, value in group.items() if _is_plain(value)}
-                             for group in self._optimizer.param_groups]
-        self._seen.clipped |= self._measure(pieces.updated_gradients(self._held, optimizer))
+        self._read_updated(optimizer)
 
     def _on_stepped(self, *_: Any) -> None:
         self._inside -= 1
@@ -168,16 +177,16 @@ class Recorder:
         if self._traced:
             seen = self._seen
             if not seen.clipped:  # a closure took the backward pass inside the step (Lightning)
-                seen.clipped = self._measure(pieces.updated_gradients(self._held, self._optimizer))
+                self._read_updated(self._optimizer)
             update = self._measure((piece.place, piece.weights().detach().reshape(-1).float() - before)
                                    for piece, before in zip(self._held, seen.before, strict=True))
             state = [value for values in self._optimizer.state.values() for value in values.values()
                      if torch.is_tensor(value) and value.ndim]
             self._write({"step": self._step, "fed": [call[0] for call in seen.calls],
                          "kinds": seen.calls[0][1] if seen.calls else [], "resting": seen.resting,
-                         "autocast": seen.autocast, "loss": seen.loss, "scale": seen.scale, "groups": seen.groups,
-                         "gradient": seen.gradient, "clipped": seen.clipped, "weights": seen.weights,
-                         "update": update,
+                         "autocast": seen.autocast, "loss": seen.loss, "scale": seen.scale,
+                         "groups": seen.groups, "settings": seen.settings, "gradient": seen.gradient,
+                         "clipped": seen.clipped, "weights": seen.weights, "update": update,
                          "state": pieces.types_of([pieces.local_of(value) for value in state])})
         self._seen = _Seen()
         self._step += 1
@@ -188,7 +197,17 @@ class Recorder:
 
     def _read_gradients(self) -> None:
         found = ((piece.place, piece.gradient()) for piece in self._held)
-        self._seen.gradient = self._measure((place, grad) for place, grad in found if grad is not None)
+        self._seen.gradient = self._measure((place, pieces.dense(grad)) for place, grad in found if grad is not None)
+
+    def _read_updated(self, optimizer: torch.optim.Optimizer) -> None:
+        """Read gradients and settings of a step of the optimizer; ZeRO takes one for each group."""
+        seen, found = self._seen, list(pieces.updated_pieces(self._held, optimizer))
+        seen.clipped |= self._measure((place, grad) for place, grad, _ in found)
+        for place, _, group in found:
+            stated = {name: _plain(value) for name, value in group.items() if _is_plain(_plain(value))}
+            if stated not in seen.groups:
+                seen.groups.append(stated)
+            seen.settings[place.name] = seen.groups.index(stated)
 
     def _before_update(self) -> None:
         self._seen.before = [piece.weights().detach().reshape(-1).float().clone() for piece in self._held]
@@ -230,6 +249,7 @@ class _Seen:
         self.loss: list[float] = []
         self.scale, self.resting, self.autocast = 1.0, 0, ""
         self.groups: list[dict[str, Any]] = []
+        self.settings: dict[str, int] = {}
         self.gradient: dict[str, Any] = {}
         self.clipped: dict[str, Any] = {}
         self.weights: dict[str, Any] = {}
@@ -237,16 +257,21 @@ class _Seen:
 
 
 def _fed(args: Any, named: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return a hash of each sample in a call of the model, over all of its tensors, and the kinds of these."""
+    """Return a hash of each sample in a call of the model, over all of its tensors, and the kinds of these.
+
+    What an `attention_mask` leaves out is no part of a sample: how far one is padded depends on the others in its call.
+    """
     tensors = [leaf.detach().cpu().contiguous() for leaf in tree_leaves((args, dict(sorted(named.items()))))
                if torch.is_tensor(leaf) and leaf.ndim]
     if not tensors:
         return [], []
-    rows = len(tensors[0])
+    rows, mask = len(tensors[0]), named.get("attention_mask")
+    kept = mask.detach().cpu().numpy() != 0 if torch.is_tensor(mask) and mask.ndim == 2 else None
     arrays = [(tensor.float() if tensor.is_floating_point() else tensor).numpy() for tensor in tensors
               if len(tensor) == rows]
-    hashes = [hashlib.blake2b(b"".join(array[row].tobytes() for array in arrays), digest_size=6).hexdigest()
-              for row in range(min(rows, MOST_ROWS))]
+    hashes = [hashlib.blake2b(b"".join((array[row][kept[row]] if kept is not None and array.shape[:2] == kept.shape
+                                        else array[row]).tobytes() for array in arrays), digest_size=6).hexdigest()
+              for row in range(rows if rows <= MOST_ROWS else 0)]
     return hashes, [f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape[1:])}" for tensor in tensors]
 
 
@@ -256,12 +281,20 @@ def _type_of(layer: nn.Module) -> str:
 
 
 def _without_dropout(model: nn.Module) -> dict[str, float]:
-    """Set the rates of all dropout layers to 0; return those that were not."""
+    """Set the rates of dropout layers, and those that layers hand to functions, to 0; return those that were not."""
     found = {}
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p:
-            found[name], module.p = float(module.p), 0.0
+        rates = ("p",) if isinstance(module, nn.modules.dropout._DropoutNd) else RATES
+        for attribute in rates:
+            rate = getattr(module, attribute, None)
+            if isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate <= 1:
+                found[name if attribute == "p" else f"{name}.{attribute}"] = float(rate)
+                setattr(module, attribute, 0.0)
     return found
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if torch.is_tensor(value) and value.numel() == 1 else value
 
 
 def _is_plain(value: Any) -> bool:

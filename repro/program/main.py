@@ -82,7 +82,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
             reader = make_reader(choices.evaluation, logs_of(trial, choices, command))
             pipe = stack.enter_context(WatchPipe(scratch)) if isinstance(reader, WatchReader) else None
             run = _Run(trial, command, reader, pipe, log, place)
-            run.gated = bool(payload.get("gated"))
+            run.gated = str(payload.get("gated", ""))
             run.run(payload["launched_ns"])
     finally:
         log.close()
@@ -116,7 +116,7 @@ class _Run:
         self.problem = ""
         """Statements of the program that cannot be true."""
         self.traceback = False
-        self.gated = False
+        self.gated = ""
         """The gate of this run has passed the cell with these files."""
         self._next_look = 0.0
         self._room = MOST_OUTPUT
@@ -258,7 +258,7 @@ class _Run:
         self.log.write(schema.Hashes(value={"program": self.choices.engine.sha256}))
         self.log.write(schema.EffectiveSettings(value={
             "reader": self.choices.evaluation.reader, "ended": "at its target" if ended_by_us else "by itself",
-            **({"gated": "yes"} if self.gated else {})}))
+            **({"gated": self.gated} if self.gated else {})}))
 
 
 def _check_exit(code: int | None, kills: int | None, last: Iterable[str], cause: str) -> None:

@@ -33,7 +33,7 @@ from repro.runner.context import RunContext
 from repro.runner.energy_meter import EnergyMeter
 from repro.runner.launching import Launchers, entry_of
 from repro.runner.node_history import NodeHistory
-from repro.runner.program_gate import is_gated
+from repro.runner.program_gate import gated
 from repro.runner.signals import DeferredInterrupt
 from repro.runner.tracking import Replays
 from repro.seams.launching import LaunchResult
@@ -351,7 +351,7 @@ class TrialStarter:
             "log": log, "attempt": start.attempt, "checkpoints": checkpoints,
             "spent_seconds": spent_seconds(start.trial, start.point), "cache": str(folder.cache),
             "base": str(folder.root.resolve() / base) if (base := self.context.plan.base) else "",
-            "code": str(folder.code), "bar": None, "gated": is_gated(self.context, start.trial),
+            "code": str(folder.code), "bar": None, "gated": gated(self.context, start.trial),
         }
 
     def _bar(self, trial: Trial) -> dict[str, Any] | None:

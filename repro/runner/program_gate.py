@@ -51,11 +51,14 @@ class ProgramTraces:
     def require(self, record: Record) -> None:
         """Run the gate that the suite states, unless an earlier start of this run has passed it with these files.
 
+        A program that is passed variables of this process may train differently under each start: it is compared again.
+
         Raises:
             ParityError: it was not passed.
         """
         cells = [cell for cell in self.context.plan.cells if _stated(cell) is not None]
-        if not began_elsewhere(record) and passed(self.context.plan, record.parity):
+        same = not began_elsewhere(record) and not any(_passes_variables(cell) for cell in cells)
+        if same and passed(self.context.plan, record.parity):
             return
         findings = self.run(cells)
         if bad := [item for item in findings if item["problem"]]:
@@ -111,8 +114,11 @@ class ProgramTraces:
     def _judge(self, cell: Cell, ours: Variant, theirs: Variant, name: str) -> dict[str, Any]:
         nulls = [(side.run, side.null) for side in (theirs, ours) if side.null is not None]
         sight = sight_of(ours.run, theirs.run, nulls)
+        if missing := [number for number in _options(cell).traced if number not in theirs.run.numbers]:
+            return _not_run(cell, name, f"{name} does not have step {missing[0]}: store it again with this suite's "
+                            f"`gate`, or compare only steps up to {max(theirs.run.numbers, default=0)}")
         checks = judge(ours.run, theirs.run, sight, _intended(cell))
-        return _finding(cell, name, checks, _largest(ours.run, theirs.run), _limits(ours.run, sight))
+        return _finding(cell, name, checks, _largest(ours.run, theirs.run), _limits(ours.run, theirs.run, sight))
 
 
 def reference_of(plan: Plan, cells: Sequence[Cell]) -> Cell:
@@ -128,13 +134,16 @@ def states_gate(plan: Plan) -> bool:
     return any(_stated(cell) is not None for cell in plan.cells)
 
 
-def is_gated(context: RunContext, trial: Trial) -> bool:
-    """Return True if the gate of this run has passed the cell of a trial, with its very files."""
+def gated(context: RunContext, trial: Trial) -> str:
+    """Return what the gate of this run has compared of the cell of a trial, with its very files; "": nothing."""
     path = context.folder.parity_verdict
     if not isinstance(trial.choices, ProgramConfig) or trial.choices.gate is None or not path.is_file():
-        return False
+        return ""
     gate = Gate.model_validate_json(path.read_bytes())
-    return len(gate.findings) > 1 and (trial.cell_id, trial.choices.engine.sha256) in gate.programs
+    if len(gate.findings) < 2 or (trial.cell_id, trial.choices.engine.sha256) not in gate.programs:
+        return ""
+    limits = next(item.limits for item in gate.findings if item.cell == trial.cell_id)
+    return "; ".join(("yes", *limits))
 
 
 def passed(plan: Plan, verdict: Mapping[str, Any] | None) -> bool:
@@ -146,6 +155,10 @@ def passed(plan: Plan, verdict: Mapping[str, Any] | None) -> bool:
 
 def _stated(cell: Cell) -> ProgramGate | None:
     return cell.choices.gate if isinstance(cell.choices, ProgramConfig) else None
+
+
+def _passes_variables(cell: Cell) -> bool:
+    return isinstance(cell.choices, ProgramConfig) and bool(cell.choices.engine.passes)
 
 
 def _options(cell: Cell) -> ProgramGate:
@@ -180,7 +193,7 @@ def _as_json(found: Difference | None) -> dict[str, Any] | None:
             "tolerance": found.tolerance if math.isfinite(found.tolerance) else None}
 
 
-def _limits(run: Trace, sight: Sight) -> list[str]:
+def _limits(run: Trace, reference: Trace, sight: Sight) -> list[str]:
     """Return what the comparison cannot see, in words."""
     found = []
     if math.isfinite(sight.blind):
@@ -190,8 +203,14 @@ def _limits(run: Trace, sight: Sight) -> list[str]:
     if unseen := sight.unseen(last):
         found.append(f"cannot see the update of {len(unseen)} of {len(run.header.shapes)} tensors in step {last}, such "
                      f"as {unseen[0]!r}: it follows rounding")
+    sides = (run, reference)
+    for what, seen in (("loss", all(step.ranks[0].loss for side in sides for step in side.steps)),
+                       ("gradient", all(step.gradient.whole for side in sides for step in side.steps)),
+                       ("samples fed", all(any(step.fed) for side in sides for step in side.steps)),
+                       ("settings of the optimizer", all(step.settings for side in sides for step in side.steps))):
+        if not seen:
+            found.append(f"cannot see the {what}")
     return found
-
 
 def _largest(ours: Trace, theirs: Trace) -> float:
     """Return the largest relative difference of an update over all tensors together."""

@@ -41,6 +41,9 @@ def run_gate(
     with tempfile.TemporaryDirectory(prefix="repro-gate-") as place, TerminalWatcher() as watcher:
         folder = prepare(chosen, suite_text, Path(place) / "gate")
         if programs := [cell for cell in chosen.cells if isinstance(cell.choices, ProgramConfig)]:
+            if len(programs) < 2 and against is None and save is None:
+                raise UsageError("one program has nothing to be compared with: add a level to the suite's matrix, or "
+                                 "compare it with a stored trace (--against)")
             traces = ProgramTraces(RunContext(chosen, folder, watcher), against, save)
             return [row for item in traces.run(programs) for row in rows_of(item)]
         if against is not None or save is not None:
@@ -76,6 +79,9 @@ def rows_of(finding: Mapping[str, Any]) -> list[Row]:
     """Return the checks of one candidate; of one that did not start, that."""
     checks = finding["checks"] or {"start": {"text": finding["problem"]} if finding["problem"] else None}
     blank = {"step": None, "tensor": "", "size": None, "tolerance": None}
-    limits = "; ".join(finding.get("limits", ()))  # of programs, on what passed
-    return [{"candidate": finding["candidate"], "group": finding["group"], "check": check, "passed": found is None,
-             **blank, "text": limits if check == "update" else "", **(found or {})} for check, found in checks.items()]
+    limits = "; ".join(finding.get("limits", ()))  # of programs
+    rows = [{"candidate": finding["candidate"], "group": finding["group"], "check": check, "passed": found is None,
+             **blank, "text": "", **(found or {})} for check, found in checks.items()]
+    if limits:
+        rows[-1]["text"] = "; ".join(filter(None, (rows[-1]["text"], limits)))
+    return rows

@@ -239,10 +239,11 @@ def _ungated(item: Evidence) -> Iterator[str]:
     """Yield what the parity gate did not check of a cell, or the stated reason why it left it out; published cells have
     no gate."""
     sides = (*item.ours.results.values(), *item.theirs.results.values())
-    gated = bool(sides) and all(getattr(result, "effective", {}).get("gated") for result in sides)
+    stated = [getattr(result, "effective", {}).get("gated") for result in sides]
+    limits = dict.fromkeys(limit for text in stated if text for limit in text.split("; ")[1:])
     for cell in (item.candidate, item.baseline):
         if unverified := getattr(cell.choices, "unverified", ""):
-            yield cell.choices.gated if gated else unverified
+            yield "; ".join((cell.choices.gated, *limits)) if stated and all(stated) else unverified
         if reason := getattr(getattr(cell.choices, "gate", None), "skip", None):
             yield f"not gated: {reason} (that {cell.label} trains like the reference was not checked)"
 

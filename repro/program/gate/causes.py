@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ PURE = 0.05
 """Largest part of a tensor that its factor leaves open."""
 PARALLEL = 0.9
 """Least cosine of two sketches of tensors that are parallel: a sketch of 64 numbers has errors of about 0.12."""
+SCALES_FROM = 256
+"""Least scale of a loss that is recognised by being a power of two."""
 SAME_SIZE = 0.25
 """Relative difference of the norms of two draws from one distribution."""
 COPIES = {
@@ -123,7 +126,7 @@ def other_start(found: Mapping[str, Apart], whole: Any) -> str:
 def other_input(ours: Step, theirs: Step, steps: Sequence[Step]) -> str:
     """Return in what the fed samples differ; "": they are the reference's."""
     mine, right = sum(ours.fed, Counter[str]()), sum(theirs.fed, Counter[str]())
-    if mine == right or not mine or not right:
+    if mine == right or not mine or not right or _is_sequence_first(ours, theirs):
         return ""
     n, wanted, world = mine.total(), right.total(), len(ours.ranks)
     common, kinds = (mine & right).total(), [step.ranks[0].kinds for step in (ours, theirs)]
@@ -150,6 +153,16 @@ def other_input(ours: Step, theirs: Step, steps: Sequence[Step]) -> str:
             "they are prepared differently")
 
 
+def _is_sequence_first(ours: Step, theirs: Step) -> bool:
+    """Return True if a call has as many rows on both sides, and rows are longer the fewer calls there are: then a row
+    is a position of all samples in the call, and cannot be compared."""
+    rows = [{len(call) for rank in step.ranks for call in rank.fed} for step in (ours, theirs)]
+    calls = [sum(len(rank.fed) for rank in step.ranks) for step in (ours, theirs)]
+    kinds = [re.search(r"\[(\d+)", next(iter(step.ranks[0].kinds), "")) for step in (ours, theirs)]
+    return rows[0] == rows[1] and len(rows[0]) == 1 and calls[0] != calls[1] and kinds[0] is not None \
+        and kinds[1] is not None and int(kinds[0][1]) * calls[0] == int(kinds[1][1]) * calls[1]
+
+
 def other_loss(facts: Facts, ours: Step, theirs: Step) -> str:
     """Return what another loss of the same samples means."""
     ratio = ours.loss / theirs.loss if theirs.loss else math.nan
@@ -162,33 +175,50 @@ def other_loss(facts: Facts, ours: Step, theirs: Step) -> str:
                           (ours.ranks[0].scale, "the loss scale is not taken out")):
         if factor not in (0, 1) and abs(ratio / factor - 1) < ALIKE:
             return f"{ratio:.4g} times: {words}"
+    if ratio >= SCALES_FROM and abs(math.log2(ratio) - round(math.log2(ratio))) < ALIKE:
+        return f"{ratio:.6g} times: it holds the scale of a GradScaler; hand that to watch.trace(..., scaler=scaler)"
     if ours.number == 1:
         if not (ours.ranks[0].fed and theirs.ranks[0].fed):
             return "the samples were not seen: others, another order, other labels or another reduction"
         return ("the same samples and weights give another loss: other labels, another reduction or smoothing, or a "
                 "mean over other tokens for each rank")
+    if (last := max((step.number for step in facts.ours.steps if step.number < ours.number), default=0)) \
+            < ours.number - 1:
+        return (f"the two have parted between steps {last} and {ours.number}, which were not traced; name some of them "
+                "in gate.later")
     return "what is not compared differs: labels, buffers, or a state outside the weights"
 
 
 def other_settings(facts: Facts, ours: Step, theirs: Step) -> str:
-    """Return which setting of the optimizer differs; "": none."""
-    for name in (*_FIRST, *sorted({key for group in ours.ranks[0].groups for key in group} - {*_FIRST} - _MUTE)):
-        mine, right = ([group[name] for group in step.ranks[0].groups if name in group] for step in (ours, theirs))
-        if not mine or not right or {*map(_rounded, mine)} == {*map(_rounded, right)}:
+    """Return which setting of the optimizer differs, and for which tensors; "": none."""
+    mine, right = ours.settings, theirs.settings
+    both = [name for name in right if name in mine]
+    stated = {key for name in both for key in mine[name] if key in right[name]}
+    for key in (*(name for name in _FIRST if name in stated), *sorted(stated - {*_FIRST} - _MUTE)):
+        other = [name for name in both if key in mine[name] and key in right[name]
+                 and _rounded(mine[name][key]) != _rounded(right[name][key])]
+        if not other:
             continue
-        found, wanted = next(((a, b) for a, b in zip(mine, right, strict=False) if _rounded(a) != _rounded(b)),
-                             (mine[0], right[0]))
-        text = f"{name} is {_shown(found)}, the reference's {_shown(wanted)}"
-        if name != "lr" or not wanted:
-            return text
-        ratio = found / wanted
-        if facts.world > 1 and abs(ratio / facts.world - 1) < ALIKE:
-            return f"{text} ({ratio:.4g} times): it is multiplied by the number of ranks"
-        earlier = [step for step in facts.ours.steps if step.number < ours.number]
-        if earlier:
-            return f"{text} ({ratio:.4g} times): the schedule is stepped at other times, or once a rank or micro-step"
-        return f"{text} ({ratio:.4g} times)"
+        found, wanted = mine[other[0]][key], right[other[0]][key]
+        share = f" for {len(other)} of {len(both)} tensors, such as {other[0]!r}" if len(other) < len(both) else ""
+        text = f"{key} is {_shown(found)}, the reference's {_shown(wanted)}{share}"
+        return f"{text}{_other_rate(facts, other[0], found / wanted)}" if key == "lr" and wanted else text
     return ""
+
+
+def _other_rate(facts: Facts, tensor: str, ratio: float) -> str:
+    """Return what a learning rate means that is `ratio` times the reference's in the first step where they differ."""
+    right = {step.number: step.settings for step in facts.theirs.steps}
+    pairs = [(step.settings.get(tensor, {}).get("lr"), right.get(step.number, {}).get(tensor, {}).get("lr"))
+             for step in facts.ours.steps]
+    constant = all(abs(mine - ratio * wanted) <= ALIKE * abs(ratio * wanted) for mine, wanted in pairs
+                   if mine is not None and wanted is not None)
+    times = f" ({ratio:.4g} times)"
+    if not constant:
+        return f"{times}: the schedule or its warm-up begins elsewhere, or is stepped once a rank or micro-step"
+    if facts.world > 1 and abs(ratio / facts.world - 1) < ALIKE:
+        return f"{times}: it is multiplied by the number of ranks"
+    return times
 
 
 _FIRST = ("lr", "weight_decay", "betas", "momentum", "nesterov")
@@ -207,7 +237,7 @@ def other_quantity(facts: Facts, what: Quantity, found: Mapping[str, Apart], our
         if all(not item.ours.norm for item in found.values()):
             return "it has a gradient, but the optimizer was not given it"
         common = _common(item.factor for item in found.values())
-        if common is not None and common > 1:
+        if common is not None and common > 1 and _clip(theirs) is None:
             return f"between backward pass and update it is multiplied: {factor_cause(common, facts.world, 1)}"
         return _other_clipping(facts, ours, theirs)
     return _other_update(facts, found, ours, theirs)
@@ -274,7 +304,7 @@ def _decay(found: Mapping[str, Apart], ours: Step, theirs: Step) -> str:
         if abs(along) < PARALLEL * np.linalg.norm(apart) * np.linalg.norm(weights.sketch):
             return ""
         shares.append(along / float(weights.sketch @ weights.sketch))
-    rate = next((group["lr"] for group in ours.ranks[0].groups if group.get("lr")), 0.0)
+    rate = next((stated["lr"] for stated in ours.settings.values() if stated.get("lr")), 0.0)
     if not shares or not rate:
         return ""
     more = -float(np.median(shares)) / rate

@@ -108,10 +108,26 @@ def check_initial(pair: Pair) -> Difference | None:
                           ": each draws its own, and nothing broadcasts them", ours.apart[0])
     found = _differing(ours, theirs, lambda name: (tolerance, tolerance, 1e-9 * theirs.norm))
     if not found:
-        return None
+        return _check_untrained(pair, tolerance)
     worst = max(found, key=lambda name: found[name].size)
     return Difference("initial weights", 0, f"before step 1: {found[worst].words(worst)} in {_share(found, theirs)}",
                       worst, found[worst].size, tolerance, causes.other_start(found, theirs))
+
+
+def _check_untrained(pair: Pair, tolerance: float) -> Difference | None:
+    """Compare frozen weights and buffers before the first step, those that both sides have seen."""
+    ours, theirs = ({name: item for name, item in mine.untrained.whole.items() if name in other.untrained.whole}
+                    for mine, other in ((pair.ours, pair.theirs), (pair.theirs, pair.ours)))
+    found = _differing(Tensors(ours, ()), Tensors(theirs, ()), lambda name: (tolerance, tolerance, 0.0))
+    for name, item in found.items():
+        what = "frozen weights" if name in pair.ours.header.frozen else "the buffer"
+        return Difference("initial weights", 0, f"before step 1: {what} {item.words(name)}", name, item.size, tolerance)
+    return None
+
+
+def check_repetition(pair: Pair) -> Difference | None:
+    """Check that each side, started again, does the same: what draws without a seed cannot be compared."""
+    return Difference("repetition", 0, pair.sight.unrepeated) if pair.sight.unrepeated else None
 
 
 # ---- step by step
@@ -184,23 +200,32 @@ def check_rate(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
 
 
 def check_moved(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
-    """Check that only updates change weights: those before a step are those before the last one plus its update."""
-    before = next((step for step in pair.ours.steps if step.number == ours.number - 1), None)
-    for name, now in ours.weights.whole.items() if before is not None else ():
-        assert before is not None
-        then, update = before.weights.whole[name], before.update.whole[name]
-        apart = float(np.linalg.norm(now.sketch - then.sketch - update.sketch))
-        if apart > (INITIAL + pair.sight.rounding) * now.norm + 0.01 * update.norm:
-            return Difference("weights", ours.number, f"step {ours.number}: the weights of {name!r} changed after the "
-                              "update of the step before: something else than this optimizer writes them", name)
+    """Check that what changes weights besides updates (a clamp, a second optimizer) does so in both or in neither."""
+    here, there = _moved(pair.ours, ours, pair.sight.rounding), _moved(pair.theirs, theirs, pair.sight.rounding)
+    for name in here ^ there:
+        text = ("something else than this optimizer writes them" if name in here else
+                "not here, but in the reference, by something else than its optimizer")
+        return Difference("weights", ours.number, f"step {ours.number}: the weights of {name!r} changed after the "
+                          f"update of the step before: {text}", name)
     return None
 
 
+def _moved(trace: Trace, now: Step, rounding: float) -> set[str]:
+    """Return the tensors that are not, before a step, what they were before the last one plus its update."""
+    before = next((step for step in trace.steps if step.number == now.number - 1), None)
+    if before is None:
+        return set()
+    return {name for name, item in now.weights.whole.items()
+            if np.linalg.norm(item.sketch - before.weights.whole[name].sketch - before.update.whole[name].sketch)
+            > (INITIAL + rounding) * item.norm + 0.01 * before.update.whole[name].norm}
+
+
 STEP_CHECKS: Mapping[str, Callable[[Pair, Step, Step], Difference | None]] = {
-    "input": check_input, "flags": check_flags, "weights": check_moved, "loss": check_loss, "ranks": check_ranks,
+    "input": check_input, "flags": check_flags, "rate": check_rate, "weights": check_moved, "loss": check_loss,
+    "ranks": check_ranks,
     "gradient": lambda pair, ours, theirs: check_quantity(pair, "gradient", ours, theirs),
     "clipping": lambda pair, ours, theirs: check_quantity(pair, "clipping", ours, theirs),
-    "rate": check_rate, "update": lambda pair, ours, theirs: check_quantity(pair, "update", ours, theirs),
+    "update": lambda pair, ours, theirs: check_quantity(pair, "update", ours, theirs),
 }
 """Causes before effects."""
 UNWEIGHTED = ("input", "flags", "rate", "ranks")
@@ -215,7 +240,7 @@ def judge(
     pair = Pair(ours, theirs, sight)
     found: dict[str, Difference | None] = {
         "wrapper": check_wrapper(ours, intended), "tensors": check_tensors(pair), "formats": check_formats(pair),
-        "initial weights": check_initial(pair)}
+        "initial weights": check_initial(pair), "repetition": check_repetition(pair)}
     right = {step.number: step for step in theirs.steps}
     alike = found["tensors"] is None
     for name, check in ((name, check) for name, check in STEP_CHECKS.items() if alike or name in UNWEIGHTED):

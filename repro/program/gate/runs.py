@@ -16,7 +16,7 @@ from repro.core.errors import ParityError, visible
 from repro.program.failures import Failures
 from repro.program.gate.trace import UNTRACED, read_folder
 from repro.program.observation import Line, LineSplitter
-from repro.program.process import Process, make_command, working_folder
+from repro.program.process import Process, changed_files, make_command, working_folder
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.model import Trial
 from repro.watch import TRACE
@@ -36,7 +36,7 @@ def trace_program(
         ulp: relative size of a disturbance of the initial weights; 0: none.
 
     Raises:
-        ParityError: it ended, or its time did, before all steps were traced.
+        ParityError: it ended, or its time did, before all steps were traced; its files are not those of the plan.
         TrialError: it cannot be started.
     """
     choices = trial.choices
@@ -47,6 +47,8 @@ def trace_program(
         for folder in folders:
             folder.mkdir()
         where = working_folder(choices, base, code, folders[0])
+        if changed := changed_files(choices, where):
+            raise ParityError(changed)
         command = make_command(trial, choices, where, folders[1], inherited, secrets.token_hex(16))
         wanted = json.dumps({"folder": str(folders[2]), "steps": [*steps], "ulp": ulp})
         command = replace(command, environment={**command.environment, TRACE: wanted})

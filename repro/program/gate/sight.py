@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ FLOOR = 1e-6
 """Absolute floor, as a share of the norm of all tensors: a gradient that is zero up to rounding compares as zero."""
 TYPICAL = 0.5
 """Quantile of the envelopes of all tensors that each has at least: one null run is a small sample for one tensor."""
+REPEATED = 0.01
+"""Largest relative difference of the first traced loss between two starts; in a narrow type its width, if larger."""
 
 LOSS = (1e-5, 1 / 8)
 """Least tolerance of the loss in float32, and in widths of a narrower type."""
@@ -43,6 +46,8 @@ class Sight:
     """The same of the type that the optimizer updates."""
     blind: float = np.inf
     """First step from which on weights are not compared."""
+    unrepeated: str = ""
+    """How a second start of one side differs by more than rounding; "": it does not."""
     _tensors: dict[tuple[Quantity, str, int], tuple[float, float]] = field(default_factory=dict)
     _losses: dict[int, float] = field(default_factory=dict)
 
@@ -87,10 +92,31 @@ class Sight:
                     before = self._tensors.get((what, name, step.number), (0.0, 0.0))
                     both = largest[what, name]
                     self._tensors[what, name, step.number] = (max(before[0], both[0]), max(before[1], both[1]))
-            together = np.sqrt(sum(residual(step.update.whole[name], item) ** 2
-                                   for name, item in base.update.whole.items()))
-            if together > BLIND * base.update.norm:
+            seen = [name for name in base.update.whole
+                    if self._tensors.get(("update", name, step.number), (0.0, 0.0))[0] <= BLIND]
+            together = np.sqrt(sum(residual(step.update.whole[name], base.update.whole[name]) ** 2 for name in seen))
+            norm = np.sqrt(sum(base.update.whole[name].norm ** 2 for name in seen))
+            if together > BLIND * norm or norm < base.update.norm / 2:
                 self.blind = min(self.blind, step.number)
+
+
+def _repeats(run: Trace, null: Trace, width: float) -> str:
+    """Return how the first traced step of a second start differs by more than rounding; "": it does not."""
+    if not run.steps or not null.steps:
+        return ""
+    first, again = run.steps[0], null.steps[0]
+    if sum(first.fed, Counter()) != sum(again.fed, Counter()):
+        return f"is fed other samples in step {first.number}: its order or its data are not seeded"
+    if abs(first.loss - again.loss) > max(REPEATED, width) * abs(first.loss):
+        return (f"has another loss in step {first.number} ({again.loss:.6g} after {first.loss:.6g}): something draws "
+                "without the seed, or not all of the model is in eval() that should be")
+    mine, right = again.gradient, first.gradient
+    apart = np.sqrt(sum(residual(mine.whole[name], item) ** 2 for name, item in right.whole.items()
+                        if name in mine.whole))
+    if apart > max(BLIND, 32 * width) * right.norm:
+        return (f"has another gradient in step {first.number} (by {apart / right.norm:.2g} of its norm): something "
+                "draws without the seed")
+    return ""
 
 
 def sight_of(ours: Trace, theirs: Trace, nulls: Sequence[tuple[Trace, Trace]]) -> Sight:
@@ -102,6 +128,9 @@ def sight_of(ours: Trace, theirs: Trace, nulls: Sequence[tuple[Trace, Trace]]) -
     found = Sight(max(ours.width, theirs.width), max(ours.weight_width, theirs.weight_width))
     for run, null in nulls:
         found.add(run, null)
+        side = "the reference" if run is theirs else "this variant"
+        if not found.unrepeated and (text := _repeats(run, null, found.width)):
+            found.unrepeated = f"{side}, started again with the same seed, {text}"
     return found
 
 

@@ -65,6 +65,8 @@ class Header(Frozen):
     dropout: dict[Name, float] = Field(default_factory=dict)
     deepspeed: DeepSpeed | None = None
     initial: dict[Name, Part] = Field(default_factory=dict)
+    untrained: dict[Name, Part] = Field(default_factory=dict)
+    """Frozen weights and buffers before step 1, if the rank holds all of them."""
 
 
 class RankStep(Frozen):
@@ -81,6 +83,8 @@ class RankStep(Frozen):
     """As differentiated, of each micro-step."""
     scale: float
     groups: tuple[dict[Name, Any], ...]
+    settings: dict[Name, int]
+    """Tensor -> index of its group."""
     gradient: dict[Name, Part]
     clipped: dict[Name, Part]
     weights: dict[Name, Part]
@@ -133,6 +137,12 @@ class Step:
         return sum(sum(rank.loss) / rank.scale for rank in self.ranks) / len(self.ranks)
 
     @property
+    def settings(self) -> dict[str, Mapping[str, Any]]:
+        """Return tensor -> settings of the optimizer by which it is updated."""
+        return {name: rank.groups[index] for rank in self.ranks for name, index in rank.settings.items()
+                if index < len(rank.groups)}
+
+    @property
     def tensors(self) -> dict[Quantity, Tensors]:
         """Return the measured quantities, causes before effects."""
         return {"gradient": self.gradient, "clipping": self.clipped, "update": self.update}
@@ -153,6 +163,16 @@ class Trace:
     def initial(self) -> Tensors:
         """Return the weights before step 1."""
         return merged([header.initial for header in self.headers])
+
+    @property
+    def numbers(self) -> list[int]:
+        """Return the traced steps."""
+        return [step.number for step in self.steps]
+
+    @cached_property
+    def untrained(self) -> Tensors:
+        """Return frozen weights and buffers before step 1."""
+        return merged([header.untrained for header in self.headers])
 
     @property
     def width(self) -> float:

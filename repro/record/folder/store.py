@@ -385,6 +385,8 @@ class Finding(Frozen):
     """Of a program: its cell."""
     files: str = ""
     """Of a program: hash of the files that were traced."""
+    limits: tuple[str, ...] = ()
+    """Of a program: what the comparison could not see."""
 
 
 class Gate(Frozen):

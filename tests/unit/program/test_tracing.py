@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from repro import watch
+from repro.callbacks.tracing import _fed
 from repro.core.errors import OutputError, ParityError
 from repro.program.gate.judge import Difference, Intended, culprit, judge
 from repro.program.gate.sight import sight_of
@@ -43,18 +44,22 @@ class Loop:
         self, rule: type[torch.optim.Optimizer] = torch.optim.SGD, *, steps: tuple[int, ...] = (1, 2, 3),
         ulp: float = 0, rate: float = 0.1, scaler: Any = None,
         between: Callable[[nn.Module, int], None] = lambda net, step: None,
+        build: Callable[[], nn.Module] = lambda: nn.Sequential(
+            nn.Linear(6, 12), nn.Tanh(), nn.Dropout(0.5), nn.Linear(12, 3)),
+        groups: Callable[[nn.Module], Any] = lambda net: net.parameters(), rows: int = 4,
+        noise: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss,
     ) -> dict[str, bytes]:
         self.starts.append(1)
         folder = self.folder / str(len(self.starts))
         folder.mkdir()
         torch.manual_seed(1)
-        net = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Dropout(0.5), nn.Linear(12, 3))
-        optimizer = rule(net.parameters(), lr=rate)  # type: ignore[call-arg]
+        net = build()
+        optimizer = rule(groups(net), lr=rate)  # type: ignore[call-arg]
         self.monkeypatch.setenv(watch.TRACE, json.dumps({"folder": str(folder), "steps": steps, "ulp": ulp}))
         watch.trace(net, optimizer, scaler)
         for step in range(1, 8):
-            inputs = torch.randn(4, 6, generator=torch.Generator().manual_seed(step))
-            loss = (net(inputs) ** 2).mean()
+            inputs = torch.randn(rows, 6, generator=torch.Generator().manual_seed(step))
+            loss = noise((net(inputs) ** 2).mean())
             if scaler is not None:
                 scaler.scale(loss).backward()
                 scaler.step(optimizer)
@@ -120,6 +125,115 @@ def test_training_that_multiplies_rounding_is_seen_up_to_a_stated_step(loop: Loo
     assert 1 < sight.blind <= 3
     checks = judge(loop.trace(**wild), reference, sight, Intended(1))
     assert culprit(checks) is None
+
+
+def test_a_training_that_does_not_repeat_is_not_equal_to_anything(loop: Loop) -> None:
+    dice = torch.Generator().manual_seed(9)  # goes on over the starts, as an unseeded one does
+    wild = {"noise": lambda loss: loss * (0.2 + 1.6 * torch.rand((), generator=dice))}
+    reference = loop.trace()
+    ours, null = loop.trace(**wild), loop.trace(**wild, ulp=reference.width)
+    sight = sight_of(ours, reference, [(reference, loop.trace(ulp=reference.width)), (ours, null)])
+    item = judge(ours, reference, sight, Intended(1))["repetition"]
+    assert item is not None and "this variant, started again with the same seed, has another loss" in item.text
+
+
+def test_settings_are_compared_tensor_by_tensor(loop: Loop) -> None:
+    def grouped(last: int) -> Callable[[nn.Module], Any]:
+        def of(net: nn.Module) -> Any:
+            params = [*net.parameters()]
+            return [{"params": params[:last], "weight_decay": 0.1}, {"params": params[last:], "weight_decay": 0.0}]
+        return of
+
+    reference = loop.trace(groups=grouped(2))
+    assert found(loop, loop.trace(groups=grouped(2)), reference, groups=grouped(2)) is None
+    item = found(loop, loop.trace(groups=grouped(3)), reference, groups=grouped(2))
+    assert item is not None and (item.check, item.step) == ("rate", 1)
+    assert "weight_decay is 0.1, the reference's 0 for 1 of 4 tensors, such as '3.weight'" in item.text
+
+
+def test_what_both_change_besides_updates_is_no_difference(loop: Loop) -> None:
+    def clamp(net: nn.Module, step: int) -> None:
+        with torch.no_grad():
+            net[0].weight.clamp_(-0.1, 0.1)  # type: ignore[index]
+
+    reference = loop.trace(between=clamp)
+    assert found(loop, loop.trace(between=clamp), reference, between=clamp) is None
+    item = found(loop, loop.trace(), reference, between=clamp)
+    assert item is not None and item.check == "weights" and "not here, but in the reference" in item.text
+
+
+def test_a_buffer_and_a_frozen_weight_that_differ_are_named(loop: Loop) -> None:
+    def build(mean: float = 0.0, weight: float = 1.0) -> Callable[[], nn.Module]:
+        def of() -> nn.Module:
+            net = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Linear(12, 3))
+            net[1].running_mean += mean
+            net[1].weight.requires_grad_(False).mul_(weight)
+            return net
+        return of
+
+    reference = loop.trace(build=build())
+    assert found(loop, loop.trace(build=build()), reference, build=build()) is None
+    for other, words in (({"mean": 0.5}, "the buffer '1.running_mean'"),
+                         ({"weight": 2.0}, "frozen weights '1.weight'")):
+        item = found(loop, loop.trace(build=build(**other)), reference, build=build())
+        assert item is not None and item.check == "initial weights" and words in item.text
+
+
+def test_rates_that_layers_hand_to_functions_are_set_to_0(loop: Loop) -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.MultiheadAttention(6, 2, dropout=0.3, batch_first=True)
+            self.dropout = 0.2
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            mixed: torch.Tensor = self.inner(inputs[:, None], inputs[:, None], inputs[:, None])[0]
+            return nn.functional.dropout(mixed, self.dropout, self.training)
+
+    reference = loop.trace(build=Attention)
+    assert reference.header.dropout == {"dropout": 0.2, "inner.dropout": 0.3} or \
+        reference.header.dropout == {".dropout": 0.2, "inner.dropout": 0.3}
+    assert found(loop, loop.trace(build=Attention), reference, build=Attention) is None
+
+
+def test_a_large_batch_is_compared_whole(loop: Loop) -> None:
+    assert [sum(fed.values()) for fed in loop.trace(rows=9000).steps[0].fed] == [9000]
+
+
+def test_padding_that_a_mask_leaves_out_is_no_part_of_a_sample() -> None:
+    tokens, mask = torch.tensor([[5, 6, 0], [7, 8, 9]]), torch.tensor([[1, 1, 0], [1, 1, 1]])
+    together, _ = _fed((), {"input_ids": tokens, "attention_mask": mask})
+    alone, _ = _fed((), {"input_ids": tokens[:1, :2], "attention_mask": mask[:1, :2]})
+    assert together[0] == alone[0] != together[1]
+
+
+def test_sparse_gradients_are_dense_ones(loop: Loop) -> None:
+    class Words(nn.Module):
+        def __init__(self, sparse: bool) -> None:
+            super().__init__()
+            self.words = nn.Embedding(8, 3, sparse=sparse)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.words(inputs.abs().long().clamp(max=7))
+            return found
+
+    reference = loop.trace(build=lambda: Words(False))
+    assert found(loop, loop.trace(build=lambda: Words(True)), reference, build=lambda: Words(False)) is None
+
+
+@pytest.mark.parametrize(("model", "optimizer", "words"), [
+    (nn.Linear(2, 2), None, "its optimizer is of NoneType"),
+    (nn.ReLU(), torch.optim.SGD(nn.Linear(1, 1).parameters()), "no tensor of the model is trained"),
+])
+def test_what_cannot_be_traced_is_said(
+    model: nn.Module, optimizer: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(watch.TRACE, json.dumps({"folder": str(tmp_path), "steps": [1], "ulp": 0}))
+    watch.trace(model, optimizer)
+    with pytest.raises(ParityError, match=words):
+        read_trace(read_folder(tmp_path))
+    with pytest.raises(RuntimeError, match="called twice"):
+        watch.trace(model, optimizer)
 
 
 def test_a_step_that_is_not_finite_is_a_difference(loop: Loop) -> None:
