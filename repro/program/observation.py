@@ -58,6 +58,12 @@ class OutputProblem(Exception):
     """A statement of a program that cannot be right; the text says what and where."""
 
 
+LARGE = 1 << 15
+"""Bytes of a read that more of the same write may follow: half a pipe."""
+FOLLOWS_NS = 250_000_000
+"""Time within which it does, also on a busy machine."""
+
+
 class Reader:
     """Reads the statements of one run: of lines, which are those of the output unless it says otherwise, or of a file.
     """
@@ -112,10 +118,16 @@ class LineSplitter:
         self._bytes = 4 * longest
         self._pending = b""
         self._reads = 0
+        self._more_until_ns = 0
 
     def feed(self, data: bytes, arrived_ns: int) -> list[Line]:
-        """Return the lines that end in `data`, which one read brought."""
-        self._reads += 1
+        """Return the lines that end in `data`, which one read brought.
+
+        A pipe holds less than some programs write at once: what follows a large read without delay counts as one read.
+        """
+        if arrived_ns >= self._more_until_ns:
+            self._reads += 1
+        self._more_until_ns = arrived_ns + FOLLOWS_NS if len(data) >= LARGE else 0
         *ended, rest = data.split(b"\n")
         lines: list[Line] = []
         for raw in ended:

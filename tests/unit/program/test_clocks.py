@@ -263,6 +263,17 @@ def test_a_line_has_the_time_and_the_number_of_the_read_that_ended_it() -> None:
     assert splitter.end(50) == []
 
 
+def test_a_write_larger_than_a_pipe_is_one_read() -> None:
+    splitter = LineSplitter()
+    whole = b"step 1 loss 0.5\n" + b"x" * 150_000 + b"\nstep 2 loss 0.4\n"
+    lines = [line for first in range(0, len(whole), 65536)
+             for line in splitter.feed(whole[first:first + 65536], 1_000 + first)]
+    assert {line.read for line in lines} == {1}
+    reader = PatternReader(OutputPatterns(r"^step (?P<step>\d+) loss (?P<value>\S+)"))
+    assert list(compare(seen(reader, lines), 0).earliest) == [0, 1]
+    assert splitter.feed(b"later\n", 10**9)[0].read == 2
+
+
 @pytest.mark.parametrize("chunk", [b"x" * 65536, b"bar\r" * 16384, b"\b" * 65536, b"\x1b[1m" * 16384])
 def test_a_line_without_end_takes_no_memory(chunk: bytes) -> None:
     splitter = LineSplitter()
