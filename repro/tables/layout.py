@@ -115,7 +115,7 @@ def compact(table: TextTable) -> tuple[TextTable, str]:
             for row in rows:
                 row[place] = row[place].rpartition(" (")[0] or row[place]
         keep.append(place)
-    said += [f"Without a value in any row: {', '.join(dict.fromkeys(blank))}."] if blank else []
+    said += [f"Columns left out, which no row fills: {', '.join(dict.fromkeys(blank))}."] if blank else []
     short = TextTable(table.title, tuple(headers), table.numeric, tuple(tuple(row) for row in rows))
     return short._of(keep), " ".join(said)
 

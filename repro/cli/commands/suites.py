@@ -274,8 +274,8 @@ def gate(
 ) -> None:
     """Run only the parity gate of SUITE, which compares how its cells train.
 
-    Every cell takes the gate's steps and is compared with a plain loop in one process; a program that calls
-    `watch.trace` with the suite's baseline. Nothing is timed or kept. Exits with 1 if a check fails.
+    Every cell takes the gate's steps and is compared with a plain loop in one process; programs that call
+    `watch.trace` are compared with the suite's baseline. Nothing is timed or kept. Exits with 1 if a check fails.
 
     \b
     Example: repro gate engines --only engine=ddp
