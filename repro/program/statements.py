@@ -92,12 +92,12 @@ class Statements:
         value = seen.value if seen.value is not None and math.isfinite(seen.value) else None
         self.hits = self.hits + 1 if reached(value, self.choices.stop) else 0
         self.established = self.established or self.hits >= self.choices.stop.confirm_evals
-        count = self._samples(seen)
+        count, counted = self._samples(seen), self._counts_samples(seen)
         epochs = self._epochs(seen, count)
         self.log.write(self._event(
             value=value, samples_count=count, epoch_num=epochs or 0.0, step=seen.step, own_seconds=seen.own_seconds,
             read=seen.read, epochs_known=epochs is not None,
-            **({} if seen.samples is not None or seen.step is not None else {"counted": False}),
+            **({} if counted else {"counted": False}),
         ), at_ns=seen.arrived_ns)
         self.log.flush()
 
@@ -114,8 +114,11 @@ class Statements:
     def _epochs(self, seen: Observation, count: int) -> float | None:
         if seen.epochs is not None:
             return seen.epochs
-        counted = seen.samples is not None or (seen.step is not None and self.choices.batch is not None)
-        return count / self.choices.epoch_samples if self.choices.epoch_samples and counted else None
+        return count / self.choices.epoch_samples if self.choices.epoch_samples and self._counts_samples(seen) else None
+
+    def _counts_samples(self, seen: Observation) -> bool:
+        """Return True if `_samples` are samples and not steps or evaluations."""
+        return seen.samples is not None or (seen.step is not None and self.choices.batch is not None)
 
     def finding(self, kind: str, text: str, void: bool) -> None:
         """Write something that is wrong with this run; `void`: it makes the trial invalid."""

@@ -270,6 +270,11 @@ class Evaluation(SuitePart):
         return ready(self.pattern, self.metric) if self.reader == "pattern" and "(" not in self.pattern else None
 
     @property
+    def may_state_samples(self) -> bool:
+        """The program may say how many samples an evaluation comes after, and not only after how many steps."""
+        return self.reader in ("watch", "mllog") or self.axis == "samples" or "samples" in self.pattern + self.context
+
+    @property
     def begins(self) -> str:
         """Regular expression of the line with which training begins; "": the reader knows, or nothing tells."""
         return self.start or (self.known.start if self.known is not None else "")

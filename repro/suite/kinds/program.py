@@ -40,6 +40,10 @@ UNVERIFIED = ("self-reported: the programs state their quality and their trainin
 ONLY_TIMES = "only times are compared: that both do the same work was not checked"
 GATED = ("self-reported: the programs state their quality and their training clock themselves; gated: with these files "
          "the first steps of both train alike (watch.trace), later ones were not compared")
+OF_SAMPLES = ("samples", "throughput")
+FIGURES = ("tta_wall", "tta_train", "tta_cold", "end_wall", "end_train", "end_cold", "run_time", "accuracy", "energy",
+           "gpu_energy", *OF_SAMPLES)
+"""Metrics that a program can have; those of samples, if they can be counted."""
 WRAPPERS = ("none", "ddp", "fsdp", "fsdp2", "deepspeed", *(f"deepspeed-{stage}" for stage in range(4)))
 REQUESTS = {"--deepspeed": "deepspeed", "--use_deepspeed": "deepspeed", "ACCELERATE_USE_DEEPSPEED": "deepspeed",
             "--fsdp": "fsdp", "--use_fsdp": "fsdp", "ACCELERATE_USE_FSDP": "fsdp"}
@@ -273,6 +277,15 @@ class ProgramConfig(TrialConfig):
     def quality(self) -> Quality:
         unit = "samples" if self.batch is not None else "steps"
         return Quality(self.evaluation.metric, "quality", self.evaluation.direction, unit, None, None)
+
+    def lacks(self, metric: str) -> str:
+        if metric not in FIGURES:
+            return (f"{metric} is measured inside a training of the harness's own; a program has "
+                    f"{', '.join(FIGURES)}")
+        if metric in OF_SAMPLES and self.batch is None and not self.evaluation.may_state_samples:
+            return (f"{metric} counts samples, and only steps are known of this program: declare batch: {{global: N}} "
+                    "for each variant, the samples per optimizer step")
+        return ""
 
     @property
     def global_batch(self) -> int | None:

@@ -196,6 +196,10 @@ class TrialConfig(SuitePart):
         """The label of a trial's figures: measured, emulated or simulated."""
         return self.launcher.get(Launcher).origin
 
+    def lacks(self, metric: str) -> str:
+        """Return why no trial can have a figure of a metric, and which it has; "" if one can."""
+        return ""
+
     @abstractmethod
     def why_no_checkpoints(self) -> str:
         """Return why a trial writes no checkpoints, for example `engine single keeps no checkpoints`; "" if it does."""
