@@ -139,6 +139,7 @@ class Recorder:
         if not self._traced or not torch.is_grad_enabled():
             return
         self._seen.calls.append(_fed(args, named))
+        self._seen.random = _random_state(self._held)
         self._seen.resting = max(self._seen.resting, sum(not module.training for module in self._bare.modules()))
 
     def _on_layer(self, layer: nn.Module, stored: str) -> None:
@@ -154,7 +155,9 @@ class Recorder:
         root = roots if torch.is_tensor(roots) else next(iter(roots), None)
         if not self._traced or root is None or root.numel() != 1:
             return
-        self._seen.loss.append(float(root.detach()))
+        seen = self._seen
+        seen.draws = seen.draws or not (seen.random is None or torch.equal(seen.random, _random_state(self._held)))
+        seen.loss.append(float(root.detach()))
         self._seen.scale = self._loss_scale()
         if self._engine is None:
             self._read_gradients()
@@ -184,7 +187,7 @@ class Recorder:
                      if torch.is_tensor(value) and value.ndim]
             self._write({"step": self._step, "fed": [call[0] for call in seen.calls],
                          "kinds": seen.calls[0][1] if seen.calls else [], "resting": seen.resting,
-                         "autocast": seen.autocast, "loss": seen.loss, "scale": seen.scale,
+                         "autocast": seen.autocast, "draws": seen.draws, "loss": seen.loss, "scale": seen.scale,
                          "groups": seen.groups, "settings": seen.settings, "gradient": seen.gradient,
                          "clipped": seen.clipped, "weights": seen.weights, "update": update,
                          "state": pieces.types_of([pieces.local_of(value) for value in state])})
@@ -247,7 +250,9 @@ class _Seen:
     def __init__(self) -> None:
         self.calls: list[tuple[list[str], list[str]]] = []
         self.loss: list[float] = []
-        self.scale, self.resting, self.autocast = 1.0, 0, ""
+        self.scale, self.resting, self.autocast, self.draws = 1.0, 0, "", False
+        self.random: torch.Tensor | None = None
+        """State of the generator before the last call."""
         self.groups: list[dict[str, Any]] = []
         self.settings: dict[str, int] = {}
         self.gradient: dict[str, Any] = {}
@@ -273,6 +278,12 @@ def _fed(args: Any, named: Mapping[str, Any]) -> tuple[list[str], list[str]]:
                                         else array[row]).tobytes() for array in arrays), digest_size=6).hexdigest()
               for row in range(rows if rows <= MOST_ROWS else 0)]
     return hashes, [f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape[1:])}" for tensor in tensors]
+
+
+def _random_state(held: Sequence[Piece]) -> torch.Tensor:
+    """Return the state of the generator from which layers draw."""
+    device = held[0].weights().device if held else torch.device("cpu")
+    return torch.get_rng_state() if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
 
 
 def _type_of(layer: nn.Module) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.compare.cells import select_cells
+from repro.compare.cells import CellIndex, baseline_pairs
 from repro.core.errors import ParityError, TrialError
 from repro.core.files import write_json
 from repro.program.gate.judge import Difference, Intended, check_wrapper, culprit, judge
@@ -67,35 +67,38 @@ class ProgramTraces:
                 "every check: repro gate SUITE"])
 
     def run(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
-        """Compare cells and write the verdict; return one finding for each."""
-        baseline = reference_of(self.context.plan, cells)
-        findings: list[dict[str, Any]] = []
-        problem = ""
-        try:
-            if self._against is not None:
-                starts = read_zip(self._against)
-                reference, name = Variant(starts["run"], starts.get("null")), STORED
-            else:
-                reference, name = self._trace(baseline, self._save), baseline.label
-        except TrialError as error:
-            if self._against is not None:
-                raise
-            problem, name = str(error), baseline.label
-        for cell in cells:
-            if problem:
-                findings.append(_not_run(cell, name, problem if cell is baseline else f"{name} {problem}"))
-            elif self._against is None and cell is baseline:
-                wrapper = {"wrapper": check_wrapper(reference.run, _intended(cell))}
-                findings.append(_finding(cell, name, wrapper, 0.0, []))
-            else:
-                try:
-                    findings.append(self._judge(cell, self._trace(cell), reference, name))
-                except TrialError as error:
-                    findings.append(_not_run(cell, name, str(error)))
+        """Compare each cell with its reference and write the verdict; return one finding for each."""
+        starts = None if self._against is None else read_zip(self._against)
+        stored = None if starts is None else Variant(starts["run"], starts.get("null"))
+        references = references_of(self.context.plan, cells)
+        traced: dict[str, Variant | str] = {}
+        findings = [self._compared(cell, references[cell.cell_id], stored, traced) for cell in cells]
         steps = max((step for cell in cells for step in _options(cell).traced), default=0)
         write_json(self.context.folder.parity_verdict, {"needed": True, "tolerance": 0.0, "steps": steps,
                                                         "findings": findings})
         return findings
+
+    def _compared(
+        self, cell: Cell, reference: Cell, stored: Variant | None, traced: dict[str, Variant | str]
+    ) -> dict[str, Any]:
+        """Return the finding of one cell; `traced`: variants by cell, or why there is none."""
+        name = reference.label if stored is None else STORED
+        theirs = self._variant(reference, traced) if stored is None else stored
+        if isinstance(theirs, str):
+            return _not_run(cell, name, theirs if cell is reference else f"{name} {theirs}")
+        if stored is None and cell is reference:
+            return _finding(cell, name, {"wrapper": check_wrapper(theirs.run, _intended(cell))}, 0.0, [])
+        ours = self._variant(cell, traced)
+        return _not_run(cell, name, ours) if isinstance(ours, str) else self._judge(cell, ours, theirs, name)
+
+    def _variant(self, cell: Cell, traced: dict[str, Variant | str]) -> Variant | str:
+        if cell.cell_id not in traced:
+            try:
+                # With several baselines (other factors), the first is saved.
+                traced[cell.cell_id] = self._trace(cell, self._save if not traced else None)
+            except TrialError as error:
+                traced[cell.cell_id] = str(error)
+        return traced[cell.cell_id]
 
     def _trace(self, cell: Cell, save: Path | None = None) -> Variant:
         """Trace a cell, then once more from weights one last place of its narrowest type away."""
@@ -121,12 +124,16 @@ class ProgramTraces:
         return _finding(cell, name, checks, _largest(ours.run, theirs.run), _limits(ours.run, theirs.run, sight))
 
 
-def reference_of(plan: Plan, cells: Sequence[Cell]) -> Cell:
-    """Return the cell that others are compared with: the suite's baseline, else the first."""
-    suite = plan.suite
+def references_of(plan: Plan, cells: Sequence[Cell]) -> dict[str, Cell]:
+    """Return cell -> the cell that it is compared with: the baseline with all other factors equal, else the first."""
+    suite, by_id = plan.suite, {cell.cell_id: cell for cell in cells}
     wanted = suite.primary.baseline if suite.primary else suite.baseline
-    found = select_cells(plan.cells, wanted, "baseline") if wanted else ()
-    return next((cell for cell in found if cell in cells), cells[0])
+    index = CellIndex(cells)
+    bases = index.matching(wanted) if wanted else []
+    mates = dict(baseline_pairs(index, list(suite.matrix), wanted)) if bases else {}
+    first = by_id[bases[0]] if bases else cells[0]
+    return {cell.cell_id: cell if cell.cell_id in bases else by_id[mates[cell.cell_id]] if cell.cell_id in mates
+            else first for cell in cells}
 
 
 def states_gate(plan: Plan) -> bool:

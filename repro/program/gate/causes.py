@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ COPIES = {
     "update": "each rank makes its own step",
 }
 """Quantity whose copies differ between ranks -> meaning."""
+KEPT_GRADIENT = "it still holds that of the step before: zero_grad() was not called"
 WRAPPERS = {"deepspeed": "DeepSpeed", "fsdp": "FSDP", "fsdp2": "FSDP 2", "ddp": "DistributedDataParallel"}
 
 
@@ -126,7 +126,7 @@ def other_start(found: Mapping[str, Apart], whole: Any) -> str:
 def other_input(ours: Step, theirs: Step, steps: Sequence[Step]) -> str:
     """Return in what the fed samples differ; "": they are the reference's."""
     mine, right = sum(ours.fed, Counter[str]()), sum(theirs.fed, Counter[str]())
-    if mine == right or not mine or not right or _is_sequence_first(ours, theirs):
+    if mine == right or not mine or not right:
         return ""
     n, wanted, world = mine.total(), right.total(), len(ours.ranks)
     common, kinds = (mine & right).total(), [step.ranks[0].kinds for step in (ours, theirs)]
@@ -153,16 +153,6 @@ def other_input(ours: Step, theirs: Step, steps: Sequence[Step]) -> str:
             "they are prepared differently")
 
 
-def _is_sequence_first(ours: Step, theirs: Step) -> bool:
-    """Return True if a call has as many rows on both sides, and rows are longer the fewer calls there are: then a row
-    is a position of all samples in the call, and cannot be compared."""
-    rows = [{len(call) for rank in step.ranks for call in rank.fed} for step in (ours, theirs)]
-    calls = [sum(len(rank.fed) for rank in step.ranks) for step in (ours, theirs)]
-    kinds = [re.search(r"\[(\d+)", next(iter(step.ranks[0].kinds), "")) for step in (ours, theirs)]
-    return rows[0] == rows[1] and len(rows[0]) == 1 and calls[0] != calls[1] and kinds[0] is not None \
-        and kinds[1] is not None and int(kinds[0][1]) * calls[0] == int(kinds[1][1]) * calls[1]
-
-
 def other_loss(facts: Facts, ours: Step, theirs: Step) -> str:
     """Return what another loss of the same samples means."""
     ratio = ours.loss / theirs.loss if theirs.loss else math.nan
@@ -177,6 +167,9 @@ def other_loss(facts: Facts, ours: Step, theirs: Step) -> str:
             return f"{ratio:.4g} times: {words}"
     if ratio >= SCALES_FROM and abs(math.log2(ratio) - round(math.log2(ratio))) < ALIKE:
         return f"{ratio:.6g} times: it holds the scale of a GradScaler; hand that to watch.trace(..., scaler=scaler)"
+    if any(step.ranks[0].draws for step in (ours, theirs)):
+        return ("the forward pass draws random numbers (such as a rate of dropout that a function gets), and others in "
+                "each process: set them aside to compare")
     if ours.number == 1:
         if not (ours.ranks[0].fed and theirs.ranks[0].fed):
             return "the samples were not seen: others, another order, other labels or another reduction"
@@ -232,7 +225,7 @@ def other_quantity(facts: Facts, what: Quantity, found: Mapping[str, Apart], our
     if any(not math.isfinite(item.ours.norm) for item in found.values()):
         return "it overflows: a type with too few exponents, or a loss scale that is not taken out"
     if what == "gradient":
-        return _other_gradient(facts, found, ours)
+        return _other_gradient(facts, found, ours, theirs)
     if what == "clipping":
         if all(not item.ours.norm for item in found.values()):
             return "it has a gradient, but the optimizer was not given it"
@@ -243,14 +236,24 @@ def other_quantity(facts: Facts, what: Quantity, found: Mapping[str, Apart], our
     return _other_update(facts, found, ours, theirs)
 
 
-def _other_gradient(facts: Facts, found: Mapping[str, Apart], ours: Step) -> str:
+def _other_gradient(facts: Facts, found: Mapping[str, Apart], ours: Step, theirs: Step) -> str:
     common = _common(item.factor for item in found.values())
     if common is None:
-        return NO_FACTOR
+        before = next((step for step in facts.ours.steps if step.number == ours.number - 1), None)
+        return KEPT_GRADIENT if before is not None and _holds(before, found) else NO_FACTOR
     micro, scale = max(1, len(ours.ranks[0].loss)), ours.ranks[0].scale
     if scale != 1 and abs(common / scale - 1) < ALIKE:
         return "the loss scale is not taken out"
     return factor_cause(common, facts.world, micro)
+
+
+def _holds(before: Step, found: Mapping[str, Apart]) -> bool:
+    """Return True if gradients are the reference's plus those of the step before."""
+    pairs = [(item.ours.sketch - item.theirs.sketch, before.gradient.whole[name].sketch)
+             for name, item in found.items() if name in before.gradient.whole]
+    left, whole = (math.hypot(*(float(np.linalg.norm(value)) for value in values))
+                   for values in ([more - then for more, then in pairs], [then for _, then in pairs]))
+    return bool(pairs) and left <= PURE * whole
 
 
 def _other_clipping(facts: Facts, ours: Step, theirs: Step) -> str:

@@ -134,9 +134,23 @@ def check_repetition(pair: Pair) -> Difference | None:
 
 
 def check_input(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
-    """Compare the samples fed over all ranks and micro-steps, whatever their order."""
+    """Compare the samples fed over all ranks and micro-steps, whatever their order.
+
+    Rows that differ although loss and gradient are equal hold the same samples otherwise: the batch is not the first
+    dimension, or a sample's form depends on its call.
+    """
     text = causes.other_input(ours, theirs, pair.theirs.steps)
-    return Difference("input", ours.number, f"step {ours.number}: {text}") if text else None
+    if not text or _same_gradient(pair, ours, theirs):
+        return None
+    return Difference("input", ours.number, f"step {ours.number}: {text}")
+
+
+def _same_gradient(pair: Pair, ours: Step, theirs: Step) -> bool:
+    """Return True if loss and gradient are seen, and equal."""
+    seen = all(step.ranks[0].loss and step.gradient.norm for step in (ours, theirs))
+    return (seen and ours.number < pair.sight.blind
+            and all(math.isfinite(pair.sight.of("gradient", name, ours.number)[0]) for name in theirs.gradient.whole)
+            and check_loss(pair, ours, theirs) is None and check_quantity(pair, "gradient", ours, theirs) is None)
 
 
 def check_flags(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
@@ -243,6 +257,10 @@ def judge(
         "initial weights": check_initial(pair), "repetition": check_repetition(pair)}
     right = {step.number: step for step in theirs.steps}
     alike = found["tensors"] is None
+    if theirs.steps and not any(step.update.norm for step in theirs.steps):
+        found["repetition"] = Difference(
+            "repetition", 0, "no traced step of the reference changes a weight, so nothing is compared: the loss is "
+            "constant, or the rate is 0 in all of them")
     for name, check in ((name, check) for name, check in STEP_CHECKS.items() if alike or name in UNWEIGHTED):
         found[name] = next((difference for step in ours.steps if step.number in right and
                             (name in UNWEIGHTED or step.number < sight.blind) and

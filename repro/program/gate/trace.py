@@ -79,6 +79,8 @@ class RankStep(Frozen):
     """Type and shape of a sample in each tensor of the first micro-step."""
     resting: int
     autocast: Name
+    draws: bool
+    """The forward pass drew random numbers, though dropout layers are at 0."""
     loss: tuple[float, ...]
     """As differentiated, of each micro-step."""
     scale: float

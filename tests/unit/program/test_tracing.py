@@ -47,7 +47,7 @@ class Loop:
         build: Callable[[], nn.Module] = lambda: nn.Sequential(
             nn.Linear(6, 12), nn.Tanh(), nn.Dropout(0.5), nn.Linear(12, 3)),
         groups: Callable[[nn.Module], Any] = lambda net: net.parameters(), rows: int = 4,
-        noise: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss,
+        noise: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss, clears: bool = True, turned: bool = False,
     ) -> dict[str, bytes]:
         self.starts.append(1)
         folder = self.folder / str(len(self.starts))
@@ -59,7 +59,7 @@ class Loop:
         watch.trace(net, optimizer, scaler)
         for step in range(1, 8):
             inputs = torch.randn(rows, 6, generator=torch.Generator().manual_seed(step))
-            loss = noise((net(inputs) ** 2).mean())
+            loss = noise((net(inputs.T if turned else inputs) ** 2).mean())
             if scaler is not None:
                 scaler.scale(loss).backward()
                 scaler.step(optimizer)
@@ -67,7 +67,8 @@ class Loop:
             else:
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-            optimizer.zero_grad()
+            if clears:
+                optimizer.zero_grad()
             between(net, step)
         return read_folder(folder)
 
@@ -205,6 +206,49 @@ def test_padding_that_a_mask_leaves_out_is_no_part_of_a_sample() -> None:
     together, _ = _fed((), {"input_ids": tokens, "attention_mask": mask})
     alone, _ = _fed((), {"input_ids": tokens[:1, :2], "attention_mask": mask[:1, :2]})
     assert together[0] == alone[0] != together[1]
+
+
+def test_gradients_that_are_not_cleared_are_recognised(loop: Loop) -> None:
+    item = found(loop, loop.trace(clears=False), loop.trace())
+    assert item is not None and (item.check, item.step) == ("gradient", 2) and "zero_grad() was not called" in item.text
+
+
+def test_a_training_that_changes_nothing_is_no_comparison(loop: Loop) -> None:
+    item = found(loop, loop.trace(rate=0.0), loop.trace(rate=0.0), rate=0.0)
+    assert item is not None and item.check == "repetition" and "nothing is compared" in item.text
+
+
+def test_samples_in_another_dimension_are_not_taken_for_others(loop: Loop) -> None:
+    class Turning(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(6, 3)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.inner(inputs if inputs.shape[1] == 6 else inputs.T)
+            return found
+
+    reference = loop.trace(build=Turning)
+    assert found(loop, loop.trace(build=Turning, turned=True), reference, build=Turning) is None
+
+
+def test_a_function_that_draws_is_named(loop: Loop) -> None:
+    class Drops(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.extra = nn.Linear(6, 3), 0
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            torch.rand(self.extra)
+            return nn.functional.dropout(self.inner(inputs), 0.3)
+
+    def other() -> nn.Module:
+        net = Drops()
+        net.extra = 1
+        return net
+
+    item = found(loop, loop.trace(build=other), loop.trace(build=Drops), build=Drops)
+    assert item is not None and item.check == "loss" and "draws random numbers" in item.text
 
 
 def test_sparse_gradients_are_dense_ones(loop: Loop) -> None:
