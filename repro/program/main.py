@@ -23,7 +23,16 @@ from repro.program.failures import Failures
 from repro.program.file_readers import CsvReader, TensorboardReader
 from repro.program.observation import Line, LineSplitter, Observation, OutputProblem, Reader
 from repro.program.output_readers import AirbenchReader, EndReader, MllogReader, PatternReader, StartFinder
-from repro.program.process import DRAIN_SECONDS, Command, Process, changed_files, logs_of, make_command, working_folder
+from repro.program.process import (
+    DRAIN_SECONDS,
+    Command,
+    Process,
+    changed_files,
+    listed,
+    logs_of,
+    make_command,
+    working_folder,
+)
 from repro.program.statements import Statements
 from repro.program.watch_reader import WatchPipe, WatchReader
 from repro.record.environment.environment import settings
@@ -120,13 +129,14 @@ class _Run:
         """The gate of this run has passed the cell with these files."""
         self._next_look = 0.0
         self._room = MOST_OUTPUT
+        self._files: Mapping[str, tuple[int, int]] = {}
 
     def run(self, launched_ns: int) -> None:
         """Run the program to its end and write the log."""
         self._describe(launched_ns)
         if changed := changed_files(self.choices, self.command.folder):
             raise TrialError(changed)
-        kills = oom_kills()
+        kills, self._files = oom_kills(), listed(self.command.folder, self.place)
         self.log.write(schema.InitStart())
         with door.open_plain(self.place / "rank0.log", "ab") as printed, \
                 Process(self.command, self.choices.engine.terminal) as process:
@@ -254,11 +264,22 @@ class _Run:
         if self.traceback:
             statements.finding("traceback", "its output holds a traceback, though it ended as if all were well",
                                void=False)
+        self._find_left(statements)
         statements.judge_clocks(self.reader.longest_delay)
         self.log.write(schema.Hashes(value={"program": self.choices.engine.sha256}))
         self.log.write(schema.EffectiveSettings(value={
             "reader": self.choices.evaluation.reader, "ended": "at its target" if ended_by_us else "by itself",
             **({"gated": self.gated} if self.gated else {})}))
+
+
+    def _find_left(self, statements: Statements) -> None:
+        """Report files that this start left where the next one runs: a program may load them."""
+        after = listed(self.command.folder, self.place)
+        left = [name for name, state in sorted(after.items()) if self._files.get(name) != state]
+        if left:
+            shown = ", ".join(map(visible, left[:3])) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
+            statements.finding("left", f"it left files in its folder, where the next trial can read them: {shown}; "
+                               "have it write to {run_dir}, which is empty for each trial", void=False)
 
 
 def _check_exit(code: int | None, kills: int | None, last: Iterable[str], cause: str) -> None:

@@ -120,6 +120,34 @@ def changed_files(choices: ProgramConfig, folder: Path) -> str:
             f"{choices.engine.sha256[:12]}")
 
 
+MOST_LISTED = 20_000
+"""Files of a working folder that are looked at."""
+NOT_THE_PROGRAMS = re.compile(r"\..*|__pycache__|mlruns|mlartifacts|mlflow\.db.*")
+"""Names in a working folder that are not the program's to read."""
+
+
+def listed(folder: Path, record: Path) -> dict[str, tuple[int, int]]:
+    """Return the files below a working folder, by path: when each was changed (nanoseconds), and its size in bytes.
+
+    What holds `record`, other records, hidden files and compiled code are left out.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    folder, record = folder.resolve(), record.resolve()
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not NOT_THE_PROGRAMS.fullmatch(name)
+                      and not record.is_relative_to(Path(root, name))
+                      and not Path(root, name, "plan.json").exists()]
+        for name in files:
+            if NOT_THE_PROGRAMS.fullmatch(name):
+                continue
+            if len(found) >= MOST_LISTED:
+                return found
+            with contextlib.suppress(OSError):  # removed meanwhile
+                at = Path(root, name)
+                found[str(at.relative_to(folder))] = (at.stat().st_mtime_ns, at.stat().st_size)
+    return found
+
+
 CHUNK = 1 << 16
 GRACE_SECONDS = 5.0
 """Time between SIGTERM and SIGKILL."""

@@ -12,6 +12,7 @@ from typing import Any
 from repro.compare.cells import CellIndex, baseline_pairs
 from repro.core.errors import ParityError, TrialError
 from repro.core.files import write_json
+from repro.core.numbers import spans
 from repro.program.gate.judge import Difference, Intended, check_wrapper, culprit, judge
 from repro.program.gate.runs import trace_program
 from repro.program.gate.sight import Sight, residual, sight_of
@@ -121,7 +122,9 @@ class ProgramTraces:
             return _not_run(cell, name, f"{name} does not have step {missing[0]}: store it again with this suite's "
                             f"`gate`, or compare only steps up to {max(theirs.run.numbers, default=0)}")
         checks = judge(ours.run, theirs.run, sight, _intended(cell))
-        return _finding(cell, name, checks, _largest(ours.run, theirs.run), _limits(ours.run, theirs.run, sight))
+        found = _finding(cell, name, checks, _largest(ours.run, theirs.run), _limits(ours.run, theirs.run, sight))
+        steps = [number for number in ours.run.numbers if number < sight.blind]
+        return found | {"scope": f"steps {spans(steps)} were compared, no others and no evaluation"}
 
 
 def references_of(plan: Plan, cells: Sequence[Cell]) -> dict[str, Cell]:

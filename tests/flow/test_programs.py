@@ -101,12 +101,19 @@ def test_a_program_gets_its_verdict_and_it_says_what_nobody_checked(finished: Pa
     assert any("self-reported" in text and "not gated" in text for text in item["cautions"])
 
 
+def test_what_a_program_leaves_for_the_next_trial_is_said(tmp_path: Path) -> None:
+    result = run_one(tmp_path, HONEST + "open('snapshot.pt', 'w').write('weights')\n")
+    assert result.status == "ok"
+    assert ["snapshot.pt" in item.text and "{run_dir}" in item.text for item in result.warnings] == [True]
+    assert result.samples_to_target is None, "without `batch` steps are known, and no samples"
+
+
 @pytest.mark.slow
 def test_a_program_that_ignores_its_seed_gets_no_verdict_on_samples(tmp_path: Path) -> None:
     code = HONEST.replace("0.03", "0.03 * float(sys.argv[2])").replace(
         '"loss", 5 - step,', '"loss", 5 - step + 0.0137291 * step,')
     suite(tmp_path, code, seeds=6, arguments=', "{slow}"',
-          more="  parameters: {slow: 1}\nmatrix: {parameters.slow: [1, 3]}")
+          more="  batch: {global: 8}\n  parameters: {slow: 1}\nmatrix: {parameters.slow: [1, 3]}")
     done = command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
     assert done.code == 0 and "one training repeated 6 times" in done.out, done.out + done.error
     assert "one training repeated 6 times" in (tmp_path / "run" / "report" / "report.html").read_text()
@@ -271,7 +278,7 @@ def test_what_cannot_be_is_no_result(tmp_path: Path, name: str) -> None:
 def test_output_that_comes_late_gives_bounds_on_a_time_and_counts_as_they_are(tmp_path: Path) -> None:
     held = ("import os, time\nprint('begin')\ntime.sleep(.3)\ntext = ''\nfor s in range(1, 6):\n    time.sleep(0.05)\n"
             "    text += f'step {s} loss {5 - s}\\n'\nos.write(1, text.encode())\n")
-    result = run_one(tmp_path, held, reader=f"{READER}, start: '^begin'")
+    result = run_one(tmp_path, held, reader=f"{READER}, start: '^begin'", more="  batch: {global: 1}")
     assert (result.status, result.samples_to_target, result.warnings) == ("ok", 3, ())
     assert result.tta_wall is not None and result.tta_wall >= 0.55 and result.tta_wall_bounds == (0.0, result.tta_wall)
 
@@ -382,7 +389,7 @@ def test_a_command_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 
 def test_it_is_ended_at_its_target_if_the_suite_says_so(tmp_path: Path) -> None:
     code = HONEST.replace("range(1, 6)", "range(1, 2000)")
-    result = run_one(tmp_path, code, stop=", design: stop_at_target, confirm_evals: 2")
+    result = run_one(tmp_path, code, stop=", design: stop_at_target, confirm_evals: 2", more="  batch: {global: 1}")
     assert result.status == "ok" and result.samples_to_target == 4 and len(result.curve) < 1000
     assert result.bracket is not None and (result.bracket.miss_samples, result.bracket.hit_samples) == (2, 3)
 

@@ -79,7 +79,9 @@ def rows_of(finding: Mapping[str, Any]) -> list[Row]:
     """Return the checks of one candidate; of one that did not start, that."""
     checks = finding["checks"] or {"start": {"text": finding["problem"]} if finding["problem"] else None}
     blank = {"step": None, "tensor": "", "size": None, "tolerance": None}
-    limits = "; ".join(finding.get("limits", ()))  # of programs
+    # Of programs: what was compared, and what could not be seen.
+    scope = [finding["scope"]] if finding.get("scope") and not finding["problem"] else []
+    limits = "; ".join((*scope, *finding.get("limits", ())))
     rows = [{"candidate": finding["candidate"], "group": finding["group"], "check": check, "passed": found is None,
              **blank, "text": "", **(found or {})} for check, found in checks.items()]
     if limits:

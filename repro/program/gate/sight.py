@@ -109,13 +109,14 @@ def _repeats(run: Trace, null: Trace, width: float) -> str:
         return f"is fed other samples in step {first.number}: its order or its data are not seeded"
     if abs(first.loss - again.loss) > max(REPEATED, width) * abs(first.loss):
         return (f"has another loss in step {first.number} ({again.loss:.6g} after {first.loss:.6g}): something draws "
-                "without the seed, or not all of the model is in eval() that should be")
-    mine, right = again.gradient, first.gradient
-    apart = np.sqrt(sum(residual(mine.whole[name], item) ** 2 for name, item in right.whole.items()
-                        if name in mine.whole))
-    if apart > max(BLIND, 32 * width) * right.norm:
-        return (f"has another gradient in step {first.number} (by {apart / right.norm:.2g} of its norm): something "
-                "draws without the seed")
+                "without the seed")
+    for noun, mine, right in (("gradient", again.gradient, first.gradient),
+                              ("gradient after clipping", again.clipped, first.clipped)):
+        apart = np.sqrt(sum(residual(mine.whole[name], item) ** 2 for name, item in right.whole.items()
+                            if name in mine.whole))
+        if apart > max(BLIND, 32 * width) * right.norm:
+            return (f"has another {noun} in step {first.number} (by {apart / right.norm:.2g} of its norm): something "
+                    "draws without the seed")
     return ""
 
 
