@@ -12,7 +12,8 @@ from repro.program.gate.judge import Difference, Intended, culprit, judge
 from repro.program.gate.runs import trace_program
 from repro.program.gate.sight import sight_of
 from repro.program.gate.trace import Trace, read_trace
-from repro.suite.kinds.program import ProgramConfig
+from repro.suite.kinds import program_files
+from repro.suite.kinds.program import ALL_PYTHON, ProgramConfig
 from repro.suite.model import Trial
 from tests.emulated_cuda import environment as emulated
 from tests.watched import QUIET
@@ -31,7 +32,8 @@ def traced(
     place = {"EMULATED_CUDA_DEVICES": str(devices)} if devices else {"DS_ACCELERATOR": "cpu"}
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
     choices = ProgramConfig.model_validate({
-        "engine": {"kind": "program", "run": [python, *launcher, program, "--seed", seed, *arguments],
+        "engine": {"kind": "program", "sha256": program_files.read(PROGRAMS, ALL_PYTHON, "").sha256,
+                   "run": [python, *launcher, program, "--seed", seed, *arguments],
                    "environment": QUIET | {"PYTHONPATH": str(PROGRAMS.parents[1])} | place | dict(environment)},
         "evaluation": {"reader": "watch", "metric": "loss", "direction": "lower"}, "stop": {"target": 0.0},
         "processes": processes, "timeout_seconds": 240})

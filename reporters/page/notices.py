@@ -68,7 +68,8 @@ def parity(record: Record) -> ParityView:
     ungated = "".join(f"; not gated: {labels[0] if len(labels) == 1 else plural(len(labels), 'cell')} ({reason})"
                       for reason, labels in by_reason)
     if not data.get("needed"):
-        return ParityView("skipped" if left_out else "not needed", str(data.get("why", "no reason recorded")), ())
+        why_not = str(data.get("why", "no reason recorded"))
+        return ParityView("skipped" if left_out else "not needed", why_not.removeprefix("not gated: "), ())
     found = tuple(
         (str(item["group"]), str(item["reference"]), str(item["candidate"]), str(item["problem"] or ""),
          significant(float(item["largest_difference"]), 2))

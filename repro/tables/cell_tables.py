@@ -22,13 +22,18 @@ def seconds_text(value: float, digits: int = 4) -> str:
 def amount_text(value: float, metric: str, digits: int = 4) -> str:
     """Return a value of a metric with the unit of the metric."""
     scale = METRICS[metric]
-    return seconds_text(value, digits) if scale.timed else f"{value:.{digits}g} {scale.unit}".rstrip()
+    return seconds_text(value, digits) if scale.timed else f"{_number(value, digits)} {scale.unit}".rstrip()
+
+
+def _number(value: float, digits: int) -> str:
+    """Return a figure with `digits` significant digits, and a large one without an exponent."""
+    return f"{value:,.0f}" if 10 ** digits <= abs(value) < 1e9 else f"{value:.{digits}g}"
 
 
 def ends_text(low: float, high: float, metric: str) -> str:
     """Return the ends of an interval; times have their unit, once if both have the same."""
     if not METRICS[metric].timed:
-        return f"{low:.4g} to {high:.4g}"
+        return f"{_number(low, 4)} to {_number(high, 4)}"
     first, last = seconds_text(low), seconds_text(high)
     unit = last[last.index(" "):]
     return f"{first.removesuffix(unit)} to {last}"
