@@ -69,7 +69,8 @@ def parity(record: Record) -> ParityView:
                       for reason, labels in by_reason)
     if not data.get("needed"):
         why_not = str(data.get("why", "no reason recorded"))
-        return ParityView("skipped" if left_out else "not needed", why_not.removeprefix("not gated: "), ())
+        return ParityView("skipped", why_not, ()) if left_out else \
+            ParityView("not needed", why_not.removeprefix("not gated: "), ())
     found = tuple(
         (str(item["group"]), str(item["reference"]), str(item["candidate"]), str(item["problem"] or ""),
          significant(float(item["largest_difference"]), 2))

@@ -137,10 +137,12 @@ def check_input(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
     """Compare the samples fed over all ranks and micro-steps, whatever their order.
 
     Rows that differ although loss and gradient are equal hold the same samples otherwise: the batch is not the first
-    dimension, or a sample's form depends on its call.
+    dimension, or a sample's form depends on its call. More rows of one form are more work, if not another training.
     """
     text = causes.other_input(ours, theirs, pair.theirs.steps)
-    if not text or _same_gradient(pair, ours, theirs):
+    counts, kinds = ([sum(fed.total() for fed in step.fed) for step in (ours, theirs)],
+                     [step.ranks[0].kinds for step in (ours, theirs)])
+    if not text or ((counts[0] == counts[1] or kinds[0] != kinds[1]) and _same_gradient(pair, ours, theirs)):
         return None
     return Difference("input", ours.number, f"step {ours.number}: {text}")
 
