@@ -130,7 +130,10 @@ class ProgramTraces:
 def references_of(plan: Plan, cells: Sequence[Cell]) -> dict[str, Cell]:
     """Return cell -> the cell that it is compared with: the baseline with all other factors equal, else the first."""
     suite, by_id = plan.suite, {cell.cell_id: cell for cell in cells}
-    wanted = suite.primary.baseline if suite.primary else suite.baseline
+    wanted = suite.baseline
+    if not wanted and suite.primary is not None:
+        ours = suite.primary.candidate
+        wanted = {name: value for name, value in suite.primary.baseline.items() if ours.get(name) != value}
     index = CellIndex(cells)
     bases = index.matching(wanted) if wanted else []
     mates = dict(baseline_pairs(index, list(suite.matrix), wanted)) if bases else {}

@@ -68,9 +68,14 @@ def test_a_run_whose_variants_train_differently_times_nothing(tmp_path: Path) ->
 @pytest.mark.slow
 def test_a_stored_trace_is_compared_with_later_ones(tmp_path: Path) -> None:
     repro(tmp_path, "gate", "suite.yaml", "--only", "micro=1", "--save", "trace.zip")
-    assert "all checks passed" in repro(tmp_path, "gate", "suite.yaml", "--against", "trace.zip").out
+    same = repro(tmp_path, "gate", "suite.yaml", "--against", "trace.zip").out
+    assert "all checks passed" in same and "steps 1, 2 were compared, no others" in " ".join(same.split())
     found = repro(tmp_path, "gate", "suite.yaml", "--against", "trace.zip", code=1, factor="mistake", levels="[decay]")
     assert "weight_decay is 0.2, the reference's 0.1" in found.out
+    longer = repro(tmp_path, "gate", "suite.yaml", "--against", "trace.zip", "-o", "gate.steps=3", code=1)
+    assert "does not have step 3" in longer.out
+    alone = repro(tmp_path, "gate", "suite.yaml", "--only", "micro=1", code=2)
+    assert "one program has nothing to be compared with" in alone.error
     (tmp_path / "trace.zip").write_bytes(b"PK\x03\x04")
     assert "no readable trace" in repro(tmp_path, "gate", "suite.yaml", "--against", "trace.zip", code=2).error
 
@@ -83,7 +88,7 @@ def test_a_program_without_a_trace_and_one_that_crashes_are_named(tmp_path: Path
     for other, words in (("", "left no trace"), ("    raise OSError('no data')\n", "OSError: no data")):
         assert line in code
         (tmp_path / "loop.py").write_text(code.replace(line, other))
-        done = command(tmp_path, "gate", "suite.yaml", "--only", "micro=1")
+        done = command(tmp_path, "gate", "suite.yaml")
         assert done.code == 1 and words in done.out, done.out + done.error
 
 
