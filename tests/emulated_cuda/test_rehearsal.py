@@ -19,8 +19,6 @@ REACHED = ("ok", "missed")
 
 def marked(case: Rehearsed) -> object:
     marks = [] if case.fast else [pytest.mark.rehearse]
-    if case.defect:
-        marks.append(pytest.mark.xfail(reason=case.defect, strict=True))
     return pytest.param(case, marks=marks, id=case.name)
 
 

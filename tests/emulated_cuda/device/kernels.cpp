@@ -7,7 +7,10 @@
 #include <c10/core/CPUAllocator.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <unordered_map>
 
 namespace emulated {
@@ -287,6 +290,31 @@ static Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype, 
   return empty_strided(size, stride, dtype, layout, device, pin);
 }
 
+// Pinned memory that copies from the device will write when they happen: beginning -> end.
+struct Downloads {
+  std::mutex guard;
+  std::multimap<const char*, const char*> ranges;
+
+  void begin(const Tensor& to) {
+    std::lock_guard<std::mutex> lock(guard);
+    auto first = static_cast<const char*>(to.data_ptr());
+    ranges.emplace(first, first + to.nbytes());
+  }
+  void end(const Tensor& to) {
+    std::lock_guard<std::mutex> lock(guard);
+    ranges.erase(ranges.find(static_cast<const char*>(to.data_ptr())));
+  }
+  bool touch(const Tensor& from) {
+    std::lock_guard<std::mutex> lock(guard);
+    auto first = static_cast<const char*>(from.data_ptr()), last = first + from.nbytes();
+    return std::any_of(ranges.begin(), ranges.end(), [&](auto& range) { return range.first < last && first < range.second; });
+  }
+};
+static Downloads& downloads() {
+  static Downloads* found = new Downloads;
+  return *found;
+}
+
 // A copy between pinned memory and the device that happens when the stream is waited for.
 static void copy_later(Stream& stream, const Tensor& self, const Tensor& source) {
   Lock lock(mutex());
@@ -295,10 +323,13 @@ static void copy_later(Stream& stream, const Tensor& self, const Tensor& source)
   use(stream, up ? self : source, up, "a copy that was not waited for");
   Tensor to = up ? host_tensor(self) : self, from = up ? source : host_tensor(source), before;
   // Memory of the CPU stays until the copy is over, as torch's allocator of pinned memory does it.
-  if (up && source.nbytes() <= LARGEST_COMPARED) before = source.clone();
+  // What an earlier copy of the device has still to write may change: it is in order before this one.
+  if (up && source.nbytes() <= LARGEST_COMPARED && !downloads().touch(source)) before = source.clone();
+  if (!up) downloads().begin(to);
   if (idle()) spoil(to);  // an older operation may still read it
-  push(stream, {[to, from, before] {
+  push(stream, {[to, from, before, up] {
     Below below;
+    if (!up) downloads().end(to);
     TORCH_CHECK(!before.defined() || memcmp(before.data_ptr(), from.data_ptr(), from.nbytes()) == 0,
                 "emulated CUDA: pinned memory was changed before its copy to the device was waited for");
     const_cast<Tensor&>(to).copy_(from);
