@@ -50,7 +50,7 @@ def test_a_verdict_on_programs_that_passed_says_gated(tmp_path: Path) -> None:
     (tmp_path / "run" / "parity.json").write_text(json.dumps(verdict))
     seal(RunFolder(tmp_path / "run"))
     done = command(tmp_path, "verify", "run")
-    assert done.code == 1 and "which parity.json does not" in done.out + done.error
+    assert done.code == 3 and "which parity.json does not" in done.out + done.error
 
 
 @pytest.mark.slow
