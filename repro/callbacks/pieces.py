@@ -20,6 +20,10 @@ INSIDE = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_mo
 """Components of a parameter's name that a wrapper of one layer adds."""
 
 
+LARGEST = 1e15
+"""Magnitude to which frozen weights and buffers are cut before they are measured."""
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """The elements of one tensor that this rank holds."""
@@ -187,7 +191,9 @@ def untrained_of(bare: nn.Module) -> Iterator[tuple[Place, torch.Tensor]]:
     frozen = ((name, param) for name, param in names_of(bare).items() if not param.requires_grad)
     for name, tensor in (*frozen, *bare.named_buffers()):
         if not hasattr(tensor, "ds_id") and not hasattr(tensor, "placements") and not tensor.is_complex():
-            yield Place(name, tensor.numel(), 0, tensor.numel()), tensor.detach()
+            # A mask may hold infinities, or numbers whose squares are.
+            values = dense(tensor.detach()).float().nan_to_num(0.0, LARGEST, -LARGEST).clamp(-LARGEST, LARGEST)
+            yield Place(name, tensor.numel(), 0, tensor.numel()), values
 
 
 def local_of(tensor: Any) -> torch.Tensor:

@@ -266,12 +266,13 @@ def _fed(args: Any, named: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
     What an `attention_mask` leaves out is no part of a sample: how far one is padded depends on the others in its call.
     """
-    tensors = [leaf.detach().cpu().contiguous() for leaf in tree_leaves((args, dict(sorted(named.items()))))
-               if torch.is_tensor(leaf) and leaf.ndim]
+    leaves = tree_leaves((args, dict(sorted(named.items()))))
+    tensors = [pieces.dense(leaf.detach()).cpu().contiguous() for leaf in leaves if torch.is_tensor(leaf) and leaf.ndim]
     if not tensors:
         return [], []
     rows, mask = len(tensors[0]), named.get("attention_mask")
-    kept = mask.detach().cpu().numpy() != 0 if torch.is_tensor(mask) and mask.ndim == 2 else None
+    kept = (mask == 1).cpu().numpy() if torch.is_tensor(mask) and mask.ndim == 2 and bool(
+        ((mask == 0) | (mask == 1)).all()) else None  # not one whose numbers are added
     arrays = [(tensor.float() if tensor.is_floating_point() else tensor).numpy() for tensor in tensors
               if len(tensor) == rows]
     hashes = [hashlib.blake2b(b"".join((array[row][kept[row]] if kept is not None and array.shape[:2] == kept.shape
@@ -299,8 +300,11 @@ def _without_dropout(model: nn.Module) -> dict[str, float]:
         for attribute in rates:
             rate = getattr(module, attribute, None)
             if isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate <= 1:
+                try:
+                    setattr(module, attribute, 0.0)
+                except AttributeError:  # it is computed; what it is computed from may be set
+                    continue
                 found[name if attribute == "p" else f"{name}.{attribute}"] = float(rate)
-                setattr(module, attribute, 0.0)
     return found
 
 

@@ -91,7 +91,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
             reader = make_reader(choices.evaluation, logs_of(trial, choices, command))
             pipe = stack.enter_context(WatchPipe(scratch)) if isinstance(reader, WatchReader) else None
             run = _Run(trial, command, reader, pipe, log, place)
-            run.gated = str(payload.get("gated", ""))
+            run.gated = payload.get("gated", {})
             run.run(payload["launched_ns"])
     finally:
         log.close()
@@ -125,8 +125,8 @@ class _Run:
         self.problem = ""
         """Statements of the program that cannot be true."""
         self.traceback = False
-        self.gated = ""
-        """The gate of this run has passed the cell with these files."""
+        self.gated: Mapping[str, str] = {}
+        """What the gate of this run has compared of the cell, with these files."""
         self._next_look = 0.0
         self._room = MOST_OUTPUT
         self._files: Mapping[str, tuple[int, int]] = {}
@@ -269,8 +269,7 @@ class _Run:
         self.log.write(schema.Hashes(value={"program": self.choices.engine.sha256}))
         self.log.write(schema.EffectiveSettings(value={
             "reader": self.choices.evaluation.reader, "ended": "at its target" if ended_by_us else "by itself",
-            **({"gated": self.gated} if self.gated else {})}))
-
+            **self.gated}))
 
     def _find_left(self, statements: Statements) -> None:
         """Report files that this start left where the next one runs: a program may load them."""
@@ -278,8 +277,9 @@ class _Run:
         left = [name for name, state in sorted(after.items()) if self._files.get(name) != state]
         if left:
             shown = ", ".join(map(visible, left[:3])) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
-            statements.finding("left", f"it left files in its folder, where the next trial can read them: {shown}; "
-                               "have it write to {run_dir}, which is empty for each trial", void=False)
+            statements.finding("left", f"files in its folder are new or changed since it began, and the next trial can "
+                               f"read them: {shown}; have it write to {{run_dir}}, which is empty for each trial",
+                               void=False)
 
 
 def _check_exit(code: int | None, kills: int | None, last: Iterable[str], cause: str) -> None:

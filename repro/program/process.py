@@ -120,8 +120,8 @@ def changed_files(choices: ProgramConfig, folder: Path) -> str:
             f"{choices.engine.sha256[:12]}")
 
 
-MOST_LISTED = 20_000
-"""Files of a working folder that are looked at."""
+MOST_LISTED = 2_000
+"""Files of a working folder above which none is looked at: a listing takes time."""
 NOT_THE_PROGRAMS = re.compile(r"\..*|__pycache__|mlruns|mlartifacts|mlflow\.db.*")
 """Names in a working folder that are not the program's to read."""
 
@@ -129,7 +129,7 @@ NOT_THE_PROGRAMS = re.compile(r"\..*|__pycache__|mlruns|mlartifacts|mlflow\.db.*
 def listed(folder: Path, record: Path) -> dict[str, tuple[int, int]]:
     """Return the files below a working folder, by path: when each was changed (nanoseconds), and its size in bytes.
 
-    What holds `record`, other records, hidden files and compiled code are left out.
+    What holds `record`, other records, hidden files and compiled code are left out; nothing if there are too many.
     """
     found: dict[str, tuple[int, int]] = {}
     folder, record = folder.resolve(), record.resolve()
@@ -141,7 +141,7 @@ def listed(folder: Path, record: Path) -> dict[str, tuple[int, int]]:
             if NOT_THE_PROGRAMS.fullmatch(name):
                 continue
             if len(found) >= MOST_LISTED:
-                return found
+                return {}
             with contextlib.suppress(OSError):  # removed meanwhile
                 at = Path(root, name)
                 found[str(at.relative_to(folder))] = (at.stat().st_mtime_ns, at.stat().st_size)

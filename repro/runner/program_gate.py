@@ -15,7 +15,7 @@ from repro.core.files import write_json
 from repro.core.numbers import spans
 from repro.program.gate.judge import Difference, Intended, check_wrapper, culprit, judge
 from repro.program.gate.runs import trace_program
-from repro.program.gate.sight import Sight, residual, sight_of
+from repro.program.gate.sight import Sight, repeats, residual, sight_of
 from repro.program.gate.trace import Trace, read_trace, read_zip, write_zip
 from repro.record.folder.resume import began_elsewhere
 from repro.record.folder.store import Gate, Record
@@ -36,6 +36,8 @@ class Variant:
     run: Trace
     null: Trace | None
     """The same from weights that are one last place away."""
+    unrepeated: str = ""
+    """How an equal start differs by more than rounding; "": it does not, or there was no reason to try."""
 
 
 class ProgramTraces:
@@ -61,7 +63,11 @@ class ProgramTraces:
         same = not began_elsewhere(record) and not any(_passes_variables(cell) for cell in cells)
         if same and passed(self.context.plan, record.parity):
             return
+        earlier = self.context.folder.parity_verdict.read_bytes() if record.attempts and record.parity else None
         findings = self.run(cells)
+        if earlier is not None and any(item["problem"] for item in findings):
+            # The trials so far ran under the earlier verdict, and no more will.
+            self.context.folder.parity_verdict.write_bytes(earlier)
         if bad := [item for item in findings if item["problem"]]:
             raise ParityError(f"parity gate: no {'more trials are' if record.attempts else 'trial was'} timed", [
                 *(f"{item['candidate']} against {item['reference']}: {item['problem']}" for item in bad),
@@ -88,9 +94,12 @@ class ProgramTraces:
         if isinstance(theirs, str):
             return _not_run(cell, name, theirs if cell is reference else f"{name} {theirs}")
         if stored is None and cell is reference:
-            return _finding(cell, name, {"wrapper": check_wrapper(theirs.run, _intended(cell))}, 0.0, [])
+            wrapper = {"wrapper": check_wrapper(theirs.run, _intended(cell))}
+            return _finding(cell, name, wrapper, 0.0, []) | {"against": cell.cell_id}
         ours = self._variant(cell, traced)
-        return _not_run(cell, name, ours) if isinstance(ours, str) else self._judge(cell, ours, theirs, name)
+        if isinstance(ours, str):
+            return _not_run(cell, name, ours)
+        return self._judge(cell, ours, theirs, name) | {"against": reference.cell_id if stored is None else ""}
 
     def _variant(self, cell: Cell, traced: dict[str, Variant | str]) -> Variant | str:
         if cell.cell_id not in traced:
@@ -102,7 +111,11 @@ class ProgramTraces:
         return traced[cell.cell_id]
 
     def _trace(self, cell: Cell, save: Path | None = None) -> Variant:
-        """Trace a cell, then once more from weights one last place of its narrowest type away."""
+        """Trace a cell, then once more from weights one last place of its narrowest type away.
+
+        If the two differ by more than such a start should, a third start from equal weights tells whether it draws
+        without a seed.
+        """
         plan, folder = self.context.plan, self.context.folder
         trial, steps = plan.trial(cell, 0), _options(cell).traced
         base = (folder.root.resolve() / plan.base).resolve() if plan.base else None
@@ -113,11 +126,17 @@ class ProgramTraces:
         starts["null"] = trace_program(trial, base, folder.code, steps, os.environ, run.width)
         if save is not None:
             write_zip(save, starts)
-        return Variant(run, read_trace(starts["null"]))
+        null = read_trace(starts["null"])
+        if not repeats(run, null):
+            return Variant(run, null)
+        return Variant(run, null, repeats(run, read_trace(trace_program(trial, base, folder.code, steps, os.environ))))
 
     def _judge(self, cell: Cell, ours: Variant, theirs: Variant, name: str) -> dict[str, Any]:
         nulls = [(side.run, side.null) for side in (theirs, ours) if side.null is not None]
         sight = sight_of(ours.run, theirs.run, nulls)
+        for side, text in (("the reference", theirs.unrepeated), ("this variant", ours.unrepeated)):
+            if text:
+                sight.unrepeated = f"{side}, started again with the same seed, {text}"
         if missing := [number for number in _options(cell).traced if number not in theirs.run.numbers]:
             return _not_run(cell, name, f"{name} does not have step {missing[0]}: store it again with this suite's "
                             f"`gate`, or compare only steps up to {max(theirs.run.numbers, default=0)}")
@@ -147,16 +166,17 @@ def states_gate(plan: Plan) -> bool:
     return any(_stated(cell) is not None for cell in plan.cells)
 
 
-def gated(context: RunContext, trial: Trial) -> str:
-    """Return what the gate of this run has compared of the cell of a trial, with its very files; "": nothing."""
+def gated(context: RunContext, trial: Trial) -> dict[str, str]:
+    """Return what the gate of this run has compared of the cell of a trial, with its very files, and with which cell;
+    nothing if it has not."""
     path = context.folder.parity_verdict
     if not isinstance(trial.choices, ProgramConfig) or trial.choices.gate is None or not path.is_file():
-        return ""
+        return {}
     gate = Gate.model_validate_json(path.read_bytes())
     if len(gate.findings) < 2 or (trial.cell_id, trial.choices.engine.sha256) not in gate.programs:
-        return ""
-    limits = next(item.limits for item in gate.findings if item.cell == trial.cell_id)
-    return "; ".join(("yes", *limits))
+        return {}
+    found = next(item for item in gate.findings if item.cell == trial.cell_id)
+    return {"gated": "; ".join(("yes", *found.limits)), "gated_against": found.against}
 
 
 def passed(plan: Plan, verdict: Mapping[str, Any] | None) -> bool:
@@ -224,6 +244,7 @@ def _limits(run: Trace, reference: Trace, sight: Sight) -> list[str]:
         if not seen:
             found.append(f"cannot see the {what}")
     return found
+
 
 def _largest(ours: Trace, theirs: Trace) -> float:
     """Return the largest relative difference of an update over all tensors together."""

@@ -37,7 +37,7 @@ def expand(source: SuiteFile, overrides: Sequence[str], machine: Machine | None 
     too unless the suite states one.
 
     Raises:
-        SuiteError: no cell can run here.
+        SuiteError: no cell can run here, or none can have the declared metric.
         UsageError: an option holds a credential, or the suite is to be tuned first.
     """
     if source.suite.tune is not None:
@@ -45,6 +45,9 @@ def expand(source: SuiteFile, overrides: Sequence[str], machine: Machine | None 
                              "that it writes; or add -o tune=null", ("tune",))
     plan = make_plan(source.suite, machine or detect(), source.problem, bool(overrides),
                      Drawn(fresh_seed(), fresh_seed()), folder=source.folder)
+    # Not when a record is expanded again: earlier versions took such suites.
+    if why := next((why for cell in plan.cells if (why := cell.choices.lacks(plan.suite.metric))), ""):
+        raise source.problem(why, ("primary", "metric"))
     refuse_credentials(plan, os.environ)
     return plan
 

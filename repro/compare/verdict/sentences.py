@@ -239,11 +239,13 @@ def _ungated(item: Evidence) -> Iterator[str]:
     """Yield what the parity gate did not check of a cell, or the stated reason why it left it out; published cells have
     no gate."""
     sides = (*item.ours.results.values(), *item.theirs.results.values())
-    stated = [getattr(result, "effective", {}).get("gated") for result in sides]
+    effective = [getattr(result, "effective", {}) for result in sides]
+    stated = [each.get("gated") for each in effective]
+    together = bool(stated) and all(stated) and len({each.get("gated_against") for each in effective}) == 1
     limits = dict.fromkeys(limit for text in stated if text for limit in text.split("; ")[1:])
     for cell in (item.candidate, item.baseline):
         if unverified := getattr(cell.choices, "unverified", ""):
-            yield "; ".join((cell.choices.gated, *limits)) if stated and all(stated) else unverified
+            yield "; ".join((cell.choices.gated, *limits)) if together else unverified
         if reason := getattr(getattr(cell.choices, "gate", None), "skip", None):
             yield f"not gated: {reason} (that {cell.label} trains like the reference was not checked)"
 

@@ -47,7 +47,7 @@ class Sight:
     blind: float = np.inf
     """First step from which on weights are not compared."""
     unrepeated: str = ""
-    """How a second start of one side differs by more than rounding; "": it does not."""
+    """How an equal start of one side differs by more than rounding; "": it does not."""
     _tensors: dict[tuple[Quantity, str, int], tuple[float, float]] = field(default_factory=dict)
     _losses: dict[int, float] = field(default_factory=dict)
 
@@ -100,18 +100,18 @@ class Sight:
                 self.blind = min(self.blind, step.number)
 
 
-def _repeats(run: Trace, null: Trace, width: float) -> str:
+def repeats(run: Trace, again: Trace) -> str:
     """Return how the first traced step of a second start differs by more than rounding; "": it does not."""
-    if not run.steps or not null.steps:
+    if not run.steps or not again.steps:
         return ""
-    first, again = run.steps[0], null.steps[0]
-    if sum(first.fed, Counter()) != sum(again.fed, Counter()):
+    first, second, width = run.steps[0], again.steps[0], run.width
+    if sum(first.fed, Counter()) != sum(second.fed, Counter()):
         return f"is fed other samples in step {first.number}: its order or its data are not seeded"
-    if abs(first.loss - again.loss) > max(REPEATED, width) * abs(first.loss):
-        return (f"has another loss in step {first.number} ({again.loss:.6g} after {first.loss:.6g}): something draws "
+    if abs(first.loss - second.loss) > max(REPEATED, width) * abs(first.loss):
+        return (f"has another loss in step {first.number} ({second.loss:.6g} after {first.loss:.6g}): something draws "
                 "without the seed")
-    for noun, mine, right in (("gradient", again.gradient, first.gradient),
-                              ("gradient after clipping", again.clipped, first.clipped)):
+    for noun, mine, right in (("gradient", second.gradient, first.gradient),
+                              ("gradient after clipping", second.clipped, first.clipped)):
         apart = np.sqrt(sum(residual(mine.whole[name], item) ** 2 for name, item in right.whole.items()
                             if name in mine.whole))
         if apart > max(BLIND, 32 * width) * right.norm:
@@ -129,9 +129,6 @@ def sight_of(ours: Trace, theirs: Trace, nulls: Sequence[tuple[Trace, Trace]]) -
     found = Sight(max(ours.width, theirs.width), max(ours.weight_width, theirs.weight_width))
     for run, null in nulls:
         found.add(run, null)
-        side = "the reference" if run is theirs else "this variant"
-        if not found.unrepeated and (text := _repeats(run, null, found.width)):
-            found.unrepeated = f"{side}, started again with the same seed, {text}"
     return found
 
 

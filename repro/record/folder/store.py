@@ -387,6 +387,8 @@ class Finding(Frozen):
     """Of a program: hash of the files that were traced."""
     limits: tuple[str, ...] = ()
     """Of a program: what the comparison could not see."""
+    against: str = ""
+    """Of a program: the cell that it was compared with; its own if it is the reference of others."""
 
 
 class Gate(Frozen):

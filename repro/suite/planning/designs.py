@@ -69,8 +69,6 @@ def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None
         return
     if METRICS[suite.metric].of == "operations":
         raise problem(f"{suite.metric} is a figure of trials of kind measurement", ("primary", "metric"))
-    if why := next((why for cell in cells if (why := cell.choices.lacks(suite.metric))), ""):
-        raise problem(why, ("primary", "metric"))
     wordless = (cell for cell in cells if cell.choices.quality.tokens_per_sample is None)
     if suite.metric == "tokens" and (cell := next(wordless, None)):
         raise problem(f"workload {cell.choices.task} has no tokens; train_throughput counts its samples",

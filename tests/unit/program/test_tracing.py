@@ -17,7 +17,7 @@ from repro import watch
 from repro.callbacks.tracing import _fed
 from repro.core.errors import OutputError, ParityError
 from repro.program.gate.judge import Difference, Intended, culprit, judge
-from repro.program.gate.sight import sight_of
+from repro.program.gate.sight import repeats, sight_of
 from repro.program.gate.trace import Trace, read_folder, read_trace, read_zip, write_zip
 
 
@@ -128,14 +128,36 @@ def test_training_that_multiplies_rounding_is_seen_up_to_a_stated_step(loop: Loo
     assert culprit(checks) is None
 
 
-def test_a_training_that_does_not_repeat_is_not_equal_to_anything(loop: Loop) -> None:
+def test_a_training_that_does_not_repeat_is_told_from_one_that_does(loop: Loop) -> None:
     dice = torch.Generator().manual_seed(9)  # goes on over the starts, as an unseeded one does
     wild = {"noise": lambda loss: loss * (0.2 + 1.6 * torch.rand((), generator=dice))}
+    assert "has another loss in step 1" in repeats(loop.trace(**wild), loop.trace(**wild))
+    assert repeats(loop.trace(), loop.trace()) == repeats(loop.trace(), loop.trace(ulp=1e-7)) == ""
     reference = loop.trace()
-    ours, null = loop.trace(**wild), loop.trace(**wild, ulp=reference.width)
-    sight = sight_of(ours, reference, [(reference, loop.trace(ulp=reference.width)), (ours, null)])
-    item = judge(ours, reference, sight, Intended(1))["repetition"]
-    assert item is not None and "this variant, started again with the same seed, has another loss" in item.text
+    sight = sight_of(reference, reference, [])
+    sight.unrepeated = "the reference draws"
+    assert culprit(judge(reference, reference, sight, Intended(1))).check == "repetition"  # type: ignore[union-attr]
+
+
+def test_a_mask_with_infinities_and_a_computed_rate_are_no_difference(loop: Loop) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(6, 3)
+            for name, value in (("mask", -math.inf), ("least", torch.finfo(torch.float32).min), ("far", 1e200)):
+                self.register_buffer(name, torch.full((2, 2), value, dtype=torch.float64))
+            self.register_buffer("few", torch.eye(3).to_sparse())
+
+        @property
+        def dropout(self) -> float:
+            return 0.1
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.inner(inputs)
+            return found
+
+    reference = loop.trace(build=Masked)
+    assert found(loop, loop.trace(build=Masked), reference, build=Masked) is None
 
 
 def test_settings_are_compared_tensor_by_tensor(loop: Loop) -> None:
@@ -206,6 +228,10 @@ def test_padding_that_a_mask_leaves_out_is_no_part_of_a_sample() -> None:
     together, _ = _fed((), {"input_ids": tokens, "attention_mask": mask})
     alone, _ = _fed((), {"input_ids": tokens[:1, :2], "attention_mask": mask[:1, :2]})
     assert together[0] == alone[0] != together[1]
+    _fed((), {"input_ids": tokens, "attention_mask": mask.to(torch.bfloat16)})
+    added = torch.tensor([[0.0, 0.0, -1e9], [0.0, 0.0, 0.0]])  # nothing is left out by its numbers
+    first, second = (_fed((), {"input_ids": ids, "attention_mask": added})[0][0] for ids in (tokens, tokens + 1))
+    assert first != second
 
 
 def test_gradients_that_are_not_cleared_are_recognised(loop: Loop) -> None:
