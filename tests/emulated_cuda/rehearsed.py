@@ -127,8 +127,9 @@ def suites() -> Iterator[Rehearsed]:
     yield Rehearsed("precision", f"precision {short}", 11, refused=1, bundled=True)
     yield Rehearsed("text", "text --seeds 1 -o stop.max_epochs=0.1", 3, bundled=True)
     yield Rehearsed("throughput", "throughput --seeds 1", 5, bundled=True)
-    yield Rehearsed("cifar10", "cifar10 --seeds 1 -o workload=cifar10-synthetic -o workload.model=resnet20 -o "
-                    "stop.max_epochs=0.02 -o batch.global=32 -o gate.micro=4 -o gate.eval_samples=64", 4, bundled=True)
+    yield Rehearsed("cifar10", "cifar10 --seeds 1 -o engine=ddp,fsdp -o workload=cifar10-synthetic -o "
+                    "workload.model=resnet20 -o stop.max_epochs=0.02 -o batch.global=32 -o gate.micro=4 -o "
+                    "gate.eval_samples=64", 2, bundled=True)
 
 
 CASES = [*engines(), *algorithms(), *rest(), *suites()]
