@@ -47,7 +47,7 @@ ENVIRONMENT = "engine.environment"
 OF_MEASUREMENTS = ("measurement", "processes")
 """The same for what only a measurement's own plug-in reads back, such as the shapes of its tensors."""
 NOT_SETTINGS = ("deepspeed_config", "wrapper", "gated", "gated_against")
-"""Read back in one engine's own words, where what differs in effect has an entry of its own; and what a gate compared."""
+"""In one engine's own words, where what differs in effect has an entry of its own; and what a gate compared."""
 NAMES = {"bucket_bytes": "bucket size", "comm_dtype": "type sent"}
 SEVERAL = " or "
 
