@@ -18,8 +18,6 @@ WRAPPED = ("module", "_orig_mod", "_forward_module", "_fsdp_wrapped_module")
 """Names under which wrappers keep their only child: DDP and DeepSpeed, torch.compile, Lightning, FSDP."""
 INSIDE = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 """Components of a parameter's name that a wrapper of one layer adds."""
-
-
 LARGEST = 1e15
 """Magnitude to which frozen weights and buffers are cut before they are measured."""
 

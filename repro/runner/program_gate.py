@@ -15,7 +15,7 @@ from repro.core.files import write_json
 from repro.core.numbers import spans
 from repro.program.gate.judge import Difference, Intended, check_wrapper, culprit, judge
 from repro.program.gate.runs import trace_program
-from repro.program.gate.sight import Sight, repeats, residual, sight_of
+from repro.program.gate.sight import Sight, distance, repeats, sight_of
 from repro.program.gate.trace import Trace, read_trace, read_zip, write_zip
 from repro.record.folder.resume import began_elsewhere
 from repro.record.folder.store import Gate, Record
@@ -63,27 +63,24 @@ class ProgramTraces:
         same = not began_elsewhere(record) and not any(_passes_variables(cell) for cell in cells)
         if same and passed(self.context.plan, record.parity):
             return
-        earlier = self.context.folder.parity_verdict.read_bytes() if record.attempts and record.parity else None
         findings = self.run(cells)
-        if earlier is not None and any(item["problem"] for item in findings):
-            # The trials so far ran under the earlier verdict, and no more will.
-            self.context.folder.parity_verdict.write_bytes(earlier)
-        if bad := [item for item in findings if item["problem"]]:
+        bad = [item for item in findings if item["problem"]]
+        if not (bad and record.attempts and record.parity):  # else the trials so far ran under the earlier verdict
+            steps = max((step for cell in cells for step in _options(cell).traced), default=0)
+            write_json(self.context.folder.parity_verdict, {"needed": True, "tolerance": 0.0, "steps": steps,
+                                                            "findings": findings})
+        if bad:
             raise ParityError(f"parity gate: no {'more trials are' if record.attempts else 'trial was'} timed", [
                 *(f"{item['candidate']} against {item['reference']}: {item['problem']}" for item in bad),
                 "every check: repro gate SUITE"])
 
     def run(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
-        """Compare each cell with its reference and write the verdict; return one finding for each."""
+        """Compare each cell with its reference; return one finding for each."""
         starts = None if self._against is None else read_zip(self._against)
         stored = None if starts is None else Variant(starts["run"], starts.get("null"))
         references = references_of(self.context.plan, cells)
         traced: dict[str, Variant | str] = {}
-        findings = [self._compared(cell, references[cell.cell_id], stored, traced) for cell in cells]
-        steps = max((step for cell in cells for step in _options(cell).traced), default=0)
-        write_json(self.context.folder.parity_verdict, {"needed": True, "tolerance": 0.0, "steps": steps,
-                                                        "findings": findings})
-        return findings
+        return [self._compared(cell, references[cell.cell_id], stored, traced) for cell in cells]
 
     def _compared(
         self, cell: Cell, reference: Cell, stored: Variant | None, traced: dict[str, Variant | str]
@@ -176,7 +173,8 @@ def gated(context: RunContext, trial: Trial) -> dict[str, str]:
     if len(gate.findings) < 2 or (trial.cell_id, trial.choices.engine.sha256) not in gate.programs:
         return {}
     found = next(item for item in gate.findings if item.cell == trial.cell_id)
-    return {"gated": "; ".join(("yes", *found.limits)), "gated_against": found.against}
+    limits = {"gated_limits": "; ".join(found.limits)} if found.limits else {}
+    return {"gated": "yes", "gated_against": found.against, **limits}
 
 
 def passed(plan: Plan, verdict: Mapping[str, Any] | None) -> bool:
@@ -249,6 +247,5 @@ def _limits(run: Trace, reference: Trace, sight: Sight) -> list[str]:
 def _largest(ours: Trace, theirs: Trace) -> float:
     """Return the largest relative difference of an update over all tensors together."""
     right = {step.number: step.update for step in theirs.steps}
-    return max((math.sqrt(sum(residual(item, right[step.number].whole[name]) ** 2
-                              for name, item in step.update.whole.items() if name in right[step.number].whole))
-                / (right[step.number].norm or 1.0) for step in ours.steps if step.number in right), default=0.0)
+    return max((distance(step.update, right[step.number]) / (right[step.number].norm or 1.0)
+                for step in ours.steps if step.number in right), default=0.0)

@@ -46,7 +46,7 @@ ENVIRONMENT = "engine.environment"
 """Variables that a suite sets for a program."""
 OF_MEASUREMENTS = ("measurement", "processes")
 """The same for what only a measurement's own plug-in reads back, such as the shapes of its tensors."""
-NOT_SETTINGS = ("deepspeed_config", "wrapper", "gated", "gated_against")
+NOT_SETTINGS = ("deepspeed_config", "wrapper", "gated", "gated_against", "gated_limits")
 """In one engine's own words, where what differs in effect has an entry of its own; and what a gate compared."""
 NAMES = {"bucket_bytes": "bucket size", "comm_dtype": "type sent"}
 SEVERAL = " or "

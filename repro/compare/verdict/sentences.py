@@ -240,9 +240,9 @@ def _ungated(item: Evidence) -> Iterator[str]:
     no gate."""
     sides = (*item.ours.results.values(), *item.theirs.results.values())
     effective = [getattr(result, "effective", {}) for result in sides]
-    stated = [each.get("gated") for each in effective]
-    together = bool(stated) and all(stated) and len({each.get("gated_against") for each in effective}) == 1
-    limits = dict.fromkeys(limit for text in stated if text for limit in text.split("; ")[1:])
+    together = bool(sides) and all(each.get("gated") for each in effective) and len(
+        {each.get("gated_against") for each in effective}) == 1
+    limits = dict.fromkeys(each["gated_limits"] for each in effective if "gated_limits" in each)
     for cell in (item.candidate, item.baseline):
         if unverified := getattr(cell.choices, "unverified", ""):
             yield "; ".join((cell.choices.gated, *limits)) if together else unverified

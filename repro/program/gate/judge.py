@@ -126,7 +126,11 @@ def _check_untrained(pair: Pair, tolerance: float) -> Difference | None:
 
 
 def check_repetition(pair: Pair) -> Difference | None:
-    """Check that each side, started again, does the same: what draws without a seed cannot be compared."""
+    """Check that each side, started again, does the same, and that it trains: else nothing can be compared."""
+    steps = pair.theirs.steps
+    if steps and not any(step.update.norm for step in steps):
+        return Difference("repetition", 0, "no traced step of the reference changes a weight, so nothing is compared: "
+                          "the loss is constant, or the rate is 0 in all of them")
     return Difference("repetition", 0, pair.sight.unrepeated) if pair.sight.unrepeated else None
 
 
@@ -261,10 +265,6 @@ def judge(
         "initial weights": check_initial(pair), "repetition": check_repetition(pair)}
     right = {step.number: step for step in theirs.steps}
     alike = found["tensors"] is None
-    if theirs.steps and not any(step.update.norm for step in theirs.steps):
-        found["repetition"] = Difference(
-            "repetition", 0, "no traced step of the reference changes a weight, so nothing is compared: the loss is "
-            "constant, or the rate is 0 in all of them")
     for name, check in ((name, check) for name, check in STEP_CHECKS.items() if alike or name in UNWEIGHTED):
         found[name] = next((difference for step in ours.steps if step.number in right and
                             (name in UNWEIGHTED or step.number < sight.blind) and

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from repro.program.gate.trace import Measured, Quantity, Trace
+from repro.program.gate.trace import Measured, Quantity, Tensors, Trace
 
 FACTOR = 3.0
 """Tolerance over the envelope of the null runs."""
@@ -34,6 +34,12 @@ of a narrower type, whose products are rounded for every rank on its own."""
 def residual(ours: Measured, theirs: Measured) -> float:
     """Return the norm of the difference of two tensors, estimated from their sketches."""
     return float(np.linalg.norm(ours.sketch - theirs.sketch))
+
+
+def distance(ours: Tensors, theirs: Tensors) -> float:
+    """Return the norm of the difference of a quantity over the tensors that both have, estimated from sketches."""
+    return float(np.sqrt(sum(residual(ours.whole[name], item) ** 2 for name, item in theirs.whole.items()
+                             if name in ours.whole)))
 
 
 @dataclass
@@ -92,11 +98,9 @@ class Sight:
                     before = self._tensors.get((what, name, step.number), (0.0, 0.0))
                     both = largest[what, name]
                     self._tensors[what, name, step.number] = (max(before[0], both[0]), max(before[1], both[1]))
-            seen = [name for name in base.update.whole
-                    if self._tensors.get(("update", name, step.number), (0.0, 0.0))[0] <= BLIND]
-            together = np.sqrt(sum(residual(step.update.whole[name], base.update.whole[name]) ** 2 for name in seen))
-            norm = np.sqrt(sum(base.update.whole[name].norm ** 2 for name in seen))
-            if together > BLIND * norm or norm < base.update.norm / 2:
+            unseen = {*self.unseen(step.number)}
+            seen = Tensors({name: item for name, item in base.update.whole.items() if name not in unseen}, ())
+            if distance(step.update, seen) > BLIND * seen.norm or seen.norm < base.update.norm / 2:
                 self.blind = min(self.blind, step.number)
 
 
@@ -112,8 +116,7 @@ def repeats(run: Trace, again: Trace) -> str:
                 "without the seed")
     for noun, mine, right in (("gradient", second.gradient, first.gradient),
                               ("gradient after clipping", second.clipped, first.clipped)):
-        apart = np.sqrt(sum(residual(mine.whole[name], item) ** 2 for name, item in right.whole.items()
-                            if name in mine.whole))
+        apart = distance(mine, right)
         if apart > max(BLIND, 32 * width) * right.norm:
             return (f"has another {noun} in step {first.number} (by {apart / right.norm:.2g} of its norm): something "
                     "draws without the seed")

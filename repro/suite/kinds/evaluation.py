@@ -272,7 +272,8 @@ class Evaluation(SuitePart):
     @property
     def may_state_samples(self) -> bool:
         """The program may say how many samples an evaluation comes after, and not only after how many steps."""
-        return self.reader in ("watch", "mllog") or self.axis == "samples" or "samples" in self.pattern + self.context
+        named = "(?P<samples>" in self.pattern + self.context
+        return named or self.reader in ("watch", "mllog") or self.axis == "samples"
 
     @property
     def begins(self) -> str:
