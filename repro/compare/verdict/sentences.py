@@ -239,8 +239,9 @@ def _ungated(item: Evidence) -> Iterator[str]:
     """Yield what the parity gate did not check of a cell, or the stated reason why it left it out; published cells have
     no gate."""
     sides = (*item.ours.results.values(), *item.theirs.results.values())
-    effective = [getattr(result, "effective", {}) for result in sides]
-    together = bool(sides) and all(each.get("gated") for each in effective) and len(
+    # A trial that crashed has read nothing back.
+    effective = [each for result in sides if (each := getattr(result, "effective", {}))]
+    together = bool(effective) and all(each.get("gated") for each in effective) and len(
         {each.get("gated_against") for each in effective}) == 1
     limits = dict.fromkeys(each["gated_limits"] for each in effective if "gated_limits" in each)
     for cell in (item.candidate, item.baseline):
