@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -148,9 +149,19 @@ def check_input(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
                      [step.ranks[0].kinds for step in (ours, theirs)])
     # In a narrow type the gradients of slightly other samples are equal, too.
     arranged = kinds[0] != kinds[1] or (counts[0] == counts[1] and pair.sight.width < 1e-6)
-    if not text or (arranged and _same_gradient(pair, ours, theirs)):
+    if not text or _by_position(ours, theirs) or (arranged and _same_gradient(pair, ours, theirs)):
         return None
     return Difference("input", ours.number, f"step {ours.number}: {text}")
+
+
+def _by_position(ours: Step, theirs: Step) -> bool:
+    """Return True if a row is a position of all samples in a call, and no sample: calls have as many rows on both sides,
+    and rows are longer the fewer calls there are."""
+    rows = [{len(call) for rank in step.ranks for call in rank.fed} for step in (ours, theirs)]
+    calls = [sum(len(rank.fed) for rank in step.ranks) for step in (ours, theirs)]
+    widths = [re.search(r"\[(\d+)", next(iter(step.ranks[0].kinds), "")) for step in (ours, theirs)]
+    return (rows[0] == rows[1] and calls[0] != calls[1] and widths[0] is not None and widths[1] is not None
+            and int(widths[0][1]) * calls[0] == int(widths[1][1]) * calls[1])
 
 
 def _same_gradient(pair: Pair, ours: Step, theirs: Step) -> bool:

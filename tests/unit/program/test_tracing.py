@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from torch import nn
 from repro import watch
 from repro.callbacks.tracing import _fed
 from repro.core.errors import OutputError, ParityError
-from repro.program.gate.judge import Difference, Intended, culprit, judge
+from repro.program.gate.judge import Difference, Intended, _by_position, culprit, judge
 from repro.program.gate.sight import repeats, sight_of
 from repro.program.gate.trace import Trace, read_folder, read_trace, read_zip, write_zip
 
@@ -256,6 +257,15 @@ def test_samples_in_another_dimension_are_not_taken_for_others(loop: Loop) -> No
 
     reference = loop.trace(build=Turning)
     assert found(loop, loop.trace(build=Turning, turned=True), reference, build=Turning) is None
+
+
+@pytest.mark.parametrize(("calls", "rows", "width", "expected"), [
+    (2, 6, 4, True), (2, 6, 8, False), (1, 6, 8, False), (2, 3, 4, False)])
+def test_rows_that_are_positions_are_not_compared(calls: int, rows: int, width: int, expected: bool) -> None:
+    def step(calls: int, rows: int, width: int) -> Any:
+        return SimpleNamespace(ranks=[SimpleNamespace(fed=[["a"] * rows] * calls, kinds=[f"int64 [{width}]"])])
+
+    assert _by_position(step(calls, rows, width), step(1, 6, 8)) is expected
 
 
 def test_a_function_that_draws_is_named(loop: Loop) -> None:
