@@ -155,8 +155,10 @@ def check_input(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
 
 
 def _by_position(ours: Step, theirs: Step) -> bool:
-    """Return True if a row is a position of all samples in a call, and no sample: calls have as many rows on both sides,
-    and rows are longer the fewer calls there are."""
+    """Return True if a row is a position of all samples in a call, and no sample.
+
+    Calls have as many rows on both sides then, and rows are longer the fewer calls there are.
+    """
     rows = [{len(call) for rank in step.ranks for call in rank.fed} for step in (ours, theirs)]
     calls = [sum(len(rank.fed) for rank in step.ranks) for step in (ours, theirs)]
     widths = [re.search(r"\[(\d+)", next(iter(step.ranks[0].kinds), "")) for step in (ours, theirs)]
