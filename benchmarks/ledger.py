@@ -15,9 +15,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch.distributed as dist
+
 from repro.bench.trial import SECONDS, BenchOutcome, bench_trial, outcome, timed
 from repro.core import registry
 from repro.core.frozen import Frozen
+from repro.core.random_streams import Streams
 from repro.suite.model import Trial
 from repro.worker.ledger import TrainingLedger
 from repro.worker.loop import Loop
@@ -51,7 +54,7 @@ class LedgerCost(Frozen):
 
 
 def measure(pairs: int = 200, launches: int = 8, batch: int = 128, processes: int = 2, only: str = "") -> LedgerCost:
-    """Time single steps each way; which comes first alternates. A launch gives one ratio of medians an engine.
+    """Time single steps each way, each three in a drawn order. A launch gives one ratio of medians an engine.
 
     Args:
         pairs: counted steps of each way in one launch.
@@ -65,9 +68,9 @@ def measure(pairs: int = 200, launches: int = 8, batch: int = 128, processes: in
     launcher = registry.load("launcher", "local")()
     launcher.open(["benchmarks.ledger", "torch", "deepspeed"], "cpu")
     try:
-        for _ in range(launches):
+        for launch in range(launches):
             for name, trial in trials.items():
-                found[name].append(timed(launcher, trial, rank, pairs=pairs))
+                found[name].append(timed(launcher, trial, rank, pairs=pairs, launch=launch))
     finally:
         launcher.close()
     engines, inside = list[BenchOutcome](), list[BenchOutcome]()
@@ -103,7 +106,7 @@ class _Inside:
 
 
 def rank(folder: str, payload: Mapping[str, Any]) -> None:
-    """Run one rank: a step with the ledger, one without it, and one whose ledger is timed, in turn."""
+    """Run one rank: a step with the ledger, one without it, and one whose ledger is timed, in a drawn order."""
     number, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     loop = build(Trial.model_validate(payload["trial"]), RankPlace(number, world, number),
                  Path(folder) / payload["log"], payload)
@@ -112,14 +115,16 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
     assert ledger is not None
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     own = dict(vars(ledger))
+    order = Streams(payload["launch"], 0).generator("ledger ways")  # equal on all ranks
     try:
         loop.open_data()
         loop.input.start(0)
         ledger.start()
         losses: list[Any] = []
         steps.timer.start()
-        for pair in range(payload["pairs"] + WARM_UP):
-            for way in WAYS if pair % 2 else WAYS[::-1]:
+        for _ in range(payload["pairs"] + WARM_UP):
+            # In a fixed order one way would always follow another, or the log of a block.
+            for way in order.permutation(WAYS):
                 ledger.close()
                 inside = _Inside(ledger) if way == "inside" else None
                 ledger.attach()  # in every way, so that all begin with the same caches
@@ -127,7 +132,7 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
                     ledger.close()
                 steps.ledger = None if way == "without" else ledger
                 steps.last = steps.step + BLOCK - len(losses) - 1
-                loop.session.synchronize()
+                dist.barrier()  # what one rank did before its step is no other's step
                 begin = time.perf_counter()
                 losses.append(steps.train_step())
                 seconds[way].append(inside.ns / 1e9 if inside else time.perf_counter() - begin)
