@@ -21,6 +21,7 @@ from repro.record.result.results import Result, figure
 from repro.record.result.status import meaning
 from repro.runner.tracking_store import VIEW_TAG, run_place
 from repro.suite.planning.cell import Cell
+from repro.tables.cell_tables import missing_text
 from repro.tables.layout import rounded
 from repro.tables.text import limited, moment, plural, visible, without_paths
 
@@ -118,8 +119,7 @@ def _verdict(item: Comparison) -> str:
 def _figures(item: Summary) -> str:
     """Return a cell in figures: `median time to the target 1.62 s, 4 of 4 reached the target, final quality 0.954`."""
     spec = METRICS[item.metric]
-    median = f"{rounded(item.median)} {spec.unit}".rstrip() if item.median is not None else \
-        "not reached" if spec.to_target else "unknown"
+    median = f"{rounded(item.median)} {spec.unit}".rstrip() if item.median is not None else missing_text(item)
     parts = [f"median {spec.noun} {median}", f"{item.ok} of {item.n} {item.done}"]
     parts += [f"final quality {rounded(item.median_final, 4)}"] if item.median_final is not None else []
     return ", ".join(parts)

@@ -120,7 +120,9 @@ def _shown(found: Sequence[Summary], origins: Mapping[str, str]) -> Iterator[Row
 
 def missing_text(item: Summary) -> str:
     """Return what stands for a median that a cell has not."""
-    return "not run" if not item.n else "not reached" if METRICS[item.metric].to_target else "none"
+    if not item.n:
+        return "not run"
+    return "not reached" if METRICS[item.metric].to_target and item.ok < item.n else "none"
 
 
 def lane_rows(answers: Findings) -> Iterator[Row]:

@@ -178,6 +178,10 @@ def cell_trials(name: str, results: Sequence[Observed], scale: MetricSpec) -> Ce
         if is_meaningless(value) and not wrong:
             found = f"{value:g} {scale.unit}".rstrip()
             wrong = f"seed {repeat} of {name} has a {scale.noun} of {found}: no ratio can be computed from it"
+            if item.tta_wall_bounds is not None:
+                wrong += (f"; the target may have been reached anywhere from {item.tta_wall_bounds[0]:.3g} to "
+                          f"{item.tta_wall_bounds[1]:.3g} s, because the program's output arrived at once: let it "
+                          "flush each line, or set engine.terminal: true")
     return CellTrials(name, by_repeat, values, without, wrong)
 
 

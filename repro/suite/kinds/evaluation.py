@@ -276,6 +276,15 @@ class Evaluation(SuitePart):
         return named or self.reader in ("watch", "mllog") or self.axis == "samples"
 
     @property
+    def may_state_time(self) -> bool:
+        """The program may say how long it has trained at an evaluation, by its own clock."""
+        if self.reader != "pattern":
+            return self.reader == "mllog"
+        if self.known is not None and self.known.made is None:
+            return self.known.kind == "airbench"
+        return any(f"(?P<{clock}>" in self.patterns().evaluation for clock in CLOCKS)
+
+    @property
     def begins(self) -> str:
         """Regular expression of the line with which training begins; "": the reader knows, or nothing tells."""
         return self.start or (self.known.start if self.known is not None else "")

@@ -18,7 +18,7 @@ from repro.core.source_code import PLACE_DIGITS
 from repro.seams.training import Direction
 from repro.suite.choice import Choice
 from repro.suite.field_problem import FieldProblem, SuitePart
-from repro.suite.kinds.evaluation import Evaluation
+from repro.suite.kinds.evaluation import CLOCKS, Evaluation
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.kinds.stop import ALPHA, Alpha, Bar, ConfirmEvals
 from repro.suite.kinds.trial_config import BatchSize, CarriedCode, LogSize, TrialConfig
@@ -41,6 +41,7 @@ ONLY_TIMES = "only times are compared: that both do the same work was not checke
 GATED = ("self-reported: the programs state their quality and their training clock themselves; gated: with these files "
          "the first steps of both train alike (watch.trace), later ones were not compared")
 OF_SAMPLES = ("samples", "throughput")
+OF_OWN_CLOCK = ("tta_train", "end_train")
 FIGURES = ("tta_wall", "tta_train", "tta_cold", "end_wall", "end_train", "end_cold", "run_time", "accuracy", "energy",
            "gpu_energy", *OF_SAMPLES)
 """Metrics that a program can have; those of samples, if they can be counted."""
@@ -285,6 +286,9 @@ class ProgramConfig(TrialConfig):
         if metric in OF_SAMPLES and self.batch is None and not self.evaluation.may_state_samples:
             return (f"{metric} counts samples, and only steps are known of this program: declare batch: {{global: N}} "
                     "for each variant, the samples per optimizer step")
+        if metric in OF_OWN_CLOCK and not self.evaluation.may_state_time:
+            return (f"{metric} is the program's own clock at an evaluation, and nothing reads one: use "
+                    f"{metric.replace('train', 'wall')}, or a pattern with a group of {', '.join(CLOCKS)}")
         return ""
 
     @property

@@ -171,6 +171,12 @@ def test_a_time_that_was_read_late_is_faster_only_if_every_time_within_its_bound
         BASELINE, [10.0] * 8), "samples").cautions
 
 
+def test_a_time_of_nothing_because_all_arrived_at_once_says_what_helps() -> None:
+    found = against([result(CANDIDATE, k, 0.0, tta_wall_bounds=(0.0, 1.05)) for k in range(6)],
+                    trials(BASELINE, [10.0] * 6))
+    assert "anywhere from 0 to 1.05 s" in found.because and "engine.terminal: true" in found.because
+
+
 def test_equal_times_that_were_read_late_are_not_the_same() -> None:
     late = {"tta_wall_bounds": (9.0, 10.2)}
     assert of(1.0, 10).verdict == "same"

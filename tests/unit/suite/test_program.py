@@ -118,6 +118,24 @@ def test_what_cannot_be_meant_is_one_line(tmp_path: Path, old: str, new: str, me
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("evaluation", "metric", "why"), [
+    ("pattern: 'loss (?P<value>\\S+)'", "tta_train", "use tta_wall, or a pattern with a group of train_ms"),
+    ("pattern: 'loss (?P<value>\\S+)', progress: 'at (?P<train_s>\\S+)'", "tta_train", "nothing reads one"),
+    ("pattern: 'loss (?P<value>\\S+) at (?P<train_s>\\S+)'", "tta_train", ""),
+    ("reader: watch", "end_train", "use end_wall"), ("reader: mllog", "tta_train", ""),
+    ("pattern: nanogpt", "tta_train", "nothing reads one"), ("pattern: airbench", "tta_train", ""),
+    ("reader: watch", "throughput", ""), ("pattern: nanogpt", "samples", "declare batch"),
+    ("pattern: nanogpt", "step_time", "a program has tta_wall"),
+])
+def test_a_figure_that_no_trial_can_have_is_known_beforehand(
+    tmp_path: Path, evaluation: str, metric: str, why: str,
+) -> None:
+    name = {"pattern: nanogpt": "val_loss", "pattern: airbench": "val_acc"}.get(evaluation, "loss")
+    found = choices(planned(tmp_path, SUITE.replace(
+        "pattern: 'loss (?P<value>\\S+)', metric: loss", f"{evaluation}, metric: {name}"))).lacks(metric)
+    assert why in found and bool(why) == bool(found)
+
+
 def test_values_are_filled_in_as_they_are(tmp_path: Path) -> None:
     text = SUITE.replace("{lr: 0.1}", "{lr: 1e-05}").replace('"{seed}"', '"{seed}", "{{lr}}", "{\\"a\\": {}}"')
     plan = planned(tmp_path, text)
