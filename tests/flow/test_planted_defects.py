@@ -10,12 +10,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
-OPEN = {"average-evaluated", "clip-limit-doubled", "clock-slow", "evaluation-repeated", "first-loss-told",
-        "momentum-in-bfloat16", "momentum-partly-lost", "one-rank-now-and-then"}
-"""Defects by a stranger that begin after the gate and that nothing sees yet: what an optimizer does with a gradient,
-what happens in few steps, and what only reports other figures."""
 ALLOWED = 2
-"""Of thirty defects that nothing stops."""
+"""Defects that nothing stops, and those that another check stops than expected."""
 
 
 @pytest.mark.slow
@@ -30,7 +26,7 @@ def test_planted_defects_are_stopped_and_named(
 
     found = run(engine, precision, list(DEFECTS))
     assert len(found) >= 30
-    assert sum(not item.by for item in found if item.defect not in OPEN) <= ALLOWED
+    assert sum(not item.by for item in found) <= ALLOWED
     misnamed = [item for item in found if item.by == "gate" and item.check not in DEFECTS[item.defect].checks]
     assert len(misnamed) <= ALLOWED
     for name in ("run_defects", "defects", "evaluation_defects", "outside_defects", "unread_defects", "late_defects",
