@@ -140,7 +140,8 @@ class Recorder:
             return
         self._seen.calls.append(_fed(args, named))
         self._seen.random = _random_state(self._held)
-        self._seen.resting = max(self._seen.resting, sum(not module.training for module in self._bare.modules()))
+        self._seen.resting |= {".".join(part for part in name.split(".") if part not in pieces.INSIDE)
+                               for name, module in self._bare.named_modules() if not module.training}
 
     def _on_layer(self, layer: nn.Module, stored: str) -> None:
         device = self._held[0].weights().device.type if self._traced and self._held else ""
@@ -186,7 +187,7 @@ class Recorder:
             state = [value for values in self._optimizer.state.values() for value in values.values()
                      if torch.is_tensor(value) and value.ndim]
             self._write({"step": self._step, "fed": [call[0] for call in seen.calls],
-                         "kinds": seen.calls[0][1] if seen.calls else [], "resting": seen.resting,
+                         "kinds": seen.calls[0][1] if seen.calls else [], "resting": sorted(seen.resting),
                          "autocast": seen.autocast, "draws": seen.draws, "loss": seen.loss, "scale": seen.scale,
                          "groups": seen.groups, "settings": seen.settings, "gradient": seen.gradient,
                          "clipped": seen.clipped, "weights": seen.weights, "update": update,
@@ -250,7 +251,8 @@ class _Seen:
     def __init__(self) -> None:
         self.calls: list[tuple[list[str], list[str]]] = []
         self.loss: list[float] = []
-        self.scale, self.resting, self.autocast, self.draws = 1.0, 0, "", False
+        self.scale, self.autocast, self.draws = 1.0, "", False
+        self.resting: set[str] = set()
         self.random: torch.Tensor | None = None
         """State of the generator before the last call."""
         self.groups: list[dict[str, Any]] = []

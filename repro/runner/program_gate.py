@@ -110,8 +110,8 @@ class ProgramTraces:
     def _trace(self, cell: Cell, save: Path | None = None) -> Variant:
         """Trace a cell, then once more from weights one last place of its narrowest type away.
 
-        If the two differ by more than such a start should, a third start from equal weights tells whether it draws
-        without a seed.
+        If the two differ by more than rounding, a third start from equal weights tells whether it draws without a
+        seed: such a difference would widen every tolerance.
         """
         plan, folder = self.context.plan, self.context.folder
         trial, steps = plan.trial(cell, 0), _options(cell).traced
@@ -139,7 +139,7 @@ class ProgramTraces:
                             f"`gate`, or compare only steps up to {max(theirs.run.numbers, default=0)}")
         checks = judge(ours.run, theirs.run, sight, _intended(cell))
         found = _finding(cell, name, checks, _largest(ours.run, theirs.run), _limits(ours.run, theirs.run, sight))
-        steps = [number for number in ours.run.numbers if number < sight.blind]
+        steps = [number for number in ours.run.numbers if number <= sight.blind]
         return found | {"scope": f"steps {spans(steps)} were compared, no others and no evaluation"}
 
 
@@ -228,8 +228,10 @@ def _limits(run: Trace, reference: Trace, sight: Sight) -> list[str]:
     """Return what the comparison cannot see, in words."""
     found = []
     if math.isfinite(sight.blind):
-        found.append(f"cannot see beyond step {int(sight.blind) - 1}: from step {int(sight.blind)} on a start one last "
-                     "place away changes the update by more than 10 %")
+        blind = int(sight.blind)
+        found.append(f"cannot see the direction of an update from step {blind} on, only its size to 10 %, nor losses "
+                     f"and gradients after step {blind}: there a start one last place away changes the update by more "
+                     "than 10 %")
     last = max((step.number for step in run.steps if step.number < sight.blind), default=0)
     if unseen := sight.unseen(last):
         found.append(f"cannot see the update of {len(unseen)} of {len(run.header.shapes)} tensors in step {last}, such "

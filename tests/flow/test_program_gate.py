@@ -41,6 +41,16 @@ MISTAKES = [
     ("loop.py", "ddp", "betas", "rate", 1, "betas"),
     ("loop.py", "ddp", "adam", "update", 1, "Adam ran, AdamW in the reference"),
     ("loop.py", "ddp", "lost moments", "update", 2, "lost or rounded"),
+    ("loop.py", "ddp", "a rank rests", "flags", 1, "on rank 1"),
+    ("loop.py", "ddp --bf16", "other seed", "initial weights", 0, "another seed"),
+    ("loop.py", "ddp --bf16", "smoothing", "loss", 1, "smoothing"),
+    ("loop.py", "ddp --bf16", "shuffled labels", "loss", 1, "other labels"),
+    ("loop.py", "ddp --bf16", "sum over ranks", "clipping", 1, "summed over the ranks"),
+    ("loop.py", "ddp --bf16", "clipping", "clipping", 1, "clipped to norm 0.5"),
+    ("loop.py", "ddp --bf16", "adam", "update", 1, "Adam ran, AdamW in the reference"),
+    ("loop.py", "ddp --bf16", "lost moments", "update", 2, "lost or rounded"),
+    ("accelerated.py", "ddp --precision bf16", "shuffled labels", "loss", 1, "other labels"),
+    ("trainer.py", "ddp --bf16", "clipping", "clipping", 1, "clipped to norm 0.01"),
     ("accelerated.py", "fsdp2", "", "wrapper", 0, "fell back"),
     ("accelerated.py", "zero2", "falls back", "wrapper", 0, "fell back"),
     ("accelerated.py", "ddp", "half weights", "formats", 0, "no float32 master weights"),
@@ -81,6 +91,7 @@ FEW = ("lost moments",)
 HEALTHY = [
     *(("loop.py", f"{backend}{more}") for backend in ("ddp", "compiled", "fsdp2", "zero0", "zero1", "zero2", "zero3")
       for more in ("", " --micro 2", " --optimizer sgd") if not ("fsdp2" in backend and "micro" in more)),
+    ("loop.py", "by-hand"),
     *(("loop.py", f"{backend} --bf16") for backend in ("ddp", "fsdp2", "zero1", "zero2", "zero3")),
     *(("accelerated.py", f"{backend}{more}") for backend in ("ddp", "zero1", "zero2", "zero3")
       for more in ("", " --micro 2", " --precision bf16") if not ("zero" in backend and "bf16" in more)),

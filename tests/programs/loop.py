@@ -92,8 +92,10 @@ def main() -> None:
     optimizer = make()
     model = wrapped(net, options.backend, optimizer, options)
     tokens, targets = data(mistake)
-    if mistake == "evaluation mode":
+    if mistake == "evaluation mode" or (mistake == "a rank rests" and rank):
         model.eval()
+    if mistake == "shuffled labels":
+        targets = targets.roll(1)
     watch.trace(model, optimizer)
     order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(options.seed + (mistake == "other order")))
     with watch.run():
@@ -119,6 +121,9 @@ def main() -> None:
                 (loss if mistake == "not divided" else loss / len(parts)).backward()
             if not options.backend.startswith("zero"):
                 for param in net.parameters():
+                    if options.backend == "by-hand" and param.grad is not None:
+                        distributed.all_reduce(param.grad)
+                        param.grad /= options.world
                     if mistake == "sum over ranks" and param.grad is not None:
                         param.grad *= options.world
                 if mistake == "clipping":

@@ -103,10 +103,13 @@ def other_formats(facts: Facts) -> str:
     if ours.computes != theirs.computes:
         return (f"the forward pass computes in {ours.computes}, the reference's in {theirs.computes}: mixed precision "
                 "is on in only one of the two")
-    dropped = {*ours.header.dropout.items()} ^ {*theirs.header.dropout.items()}
-    if dropped:
-        name, rate = min(dropped)
-        return f"the dropout rate of {name!r} is {rate:g} in only one of the two"
+    if any(len({rank.autocast for rank in step.ranks}) > 1 for side in (ours, theirs) for step in side.steps):
+        return "the forward pass computes in another type on some ranks: mixed precision is not on in all of them"
+    for header in (*ours.headers, *theirs.headers):
+        if dropped := {*header.dropout.items()} ^ {*theirs.header.dropout.items()}:
+            name, rate = min(dropped)
+            place = "in only one of the two" if header.dropout == ours.header.dropout else "on some ranks only"
+            return f"the dropout rate of {name!r} is {rate:g} {place}"
     return ""
 
 
@@ -277,7 +280,7 @@ def _clip(step: Step) -> float | None:
         return None
     factors = [item.norm / step.gradient.whole[name].norm for name, item in step.clipped.whole.items()
                if step.gradient.whole[name].norm > NOTHING * before]
-    return after if max(factors) - min(factors) <= ALIKE * max(factors) else None
+    return after if max(factors) - min(factors) <= ALIKE * min(max(factors), 1 - min(factors)) else None
 
 
 def _other_update(facts: Facts, found: Mapping[str, Apart], ours: Step, theirs: Step) -> str:

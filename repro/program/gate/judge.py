@@ -102,7 +102,8 @@ def check_formats(pair: Pair) -> Difference | None:
 
 def check_initial(pair: Pair) -> Difference | None:
     """Compare the weights before the first step."""
-    tolerance = INITIAL + (pair.sight.width if pair.sight.width > 1e-6 else 0.0)
+    width = max(pair.ours.stored_width, pair.theirs.stored_width)
+    tolerance = INITIAL + (width if width > 1e-6 else 0.0)
     ours, theirs = pair.ours.initial, pair.theirs.initial
     if ours.apart:
         return Difference("initial weights", 0, f"before step 1: ranks start from different values of {ours.apart[0]!r}"
@@ -130,8 +131,16 @@ def check_repetition(pair: Pair) -> Difference | None:
     """Check that each side, started again, does the same, and that it trains: else nothing can be compared."""
     steps = pair.theirs.steps
     if steps and not any(step.update.norm for step in steps):
+        why = "the loss is constant, or the rate is 0 in all of them" if any(step.settings for step in steps) else \
+            "the optimizer that watch.trace was given holds none of the model's tensors, but perhaps copies of its own"
         return Difference("repetition", 0, "no traced step of the reference changes a weight, so nothing is compared: "
-                          "the loss is constant, or the rate is 0 in all of them")
+                          f"{why}")
+    right = {step.number: step for step in steps}
+    if not any(number < pair.sight.blind or (number == pair.sight.blind and all(
+            step.ranks[0].loss or step.gradient.whole for step in (ours, right[number])))
+            for ours in pair.ours.steps if (number := ours.number) in right):
+        return Difference("repetition", 0, "no step can be compared: a start one last place away changes the first "
+                          "update, and neither loss nor gradient is seen")
     return Difference("repetition", 0, pair.sight.unrepeated) if pair.sight.unrepeated else None
 
 
@@ -146,7 +155,7 @@ def check_input(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
     """
     text = causes.other_input(ours, theirs, pair.theirs.steps)
     counts, kinds = ([sum(fed.total() for fed in step.fed) for step in (ours, theirs)],
-                     [step.ranks[0].kinds for step in (ours, theirs)])
+                     [{rank.kinds for rank in step.ranks} for step in (ours, theirs)])
     # In a narrow type the gradients of slightly other samples are equal, too.
     arranged = kinds[0] != kinds[1] or (counts[0] == counts[1] and pair.sight.width < 1e-6)
     if not text or _by_position(ours, theirs) or (arranged and _same_gradient(pair, ours, theirs)):
@@ -168,19 +177,28 @@ def _by_position(ours: Step, theirs: Step) -> bool:
 
 def _same_gradient(pair: Pair, ours: Step, theirs: Step) -> bool:
     """Return True if loss and gradient are seen, and equal."""
-    seen = all(step.ranks[0].loss and step.gradient.norm for step in (ours, theirs))
-    return (seen and ours.number < pair.sight.blind
-            and all(math.isfinite(pair.sight.of("gradient", name, ours.number)[0]) for name in theirs.gradient.whole)
-            and check_loss(pair, ours, theirs) is None and check_quantity(pair, "gradient", ours, theirs) is None)
+    what: Quantity = "clipping" if _reduced_late(ours) or _reduced_late(theirs) else "gradient"
+    seen = all(step.ranks[0].loss and step.tensors[what].norm for step in (ours, theirs))
+    return (seen and ours.number <= pair.sight.blind
+            and all(math.isfinite(pair.sight.of(what, name, ours.number)[0]) for name in theirs.tensors[what].whole)
+            and check_loss(pair, ours, theirs) is None and check_quantity(pair, what, ours, theirs) is None)
+
+
+def _reduced_late(step: Step) -> bool:
+    """Return True if the ranks reduce gradients after the backward pass: what the optimizer gets is alike on all."""
+    return bool(step.gradient.apart and step.clipped.whole and not step.clipped.apart)
 
 
 def check_flags(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
-    """Compare how many layers were in evaluation mode."""
-    mine, right = ours.ranks[0].resting, theirs.ranks[0].resting
-    if mine == right:
-        return None
-    return Difference("flags", ours.number, f"step {ours.number}: {mine} layers train in evaluation mode, {right} of "
-                      "the reference's: model.train() was not called, or a part was set to eval()")
+    """Compare which layers were in evaluation mode, on every rank."""
+    right = {name for rank in theirs.ranks for name in rank.resting}
+    for place, rank in enumerate(ours.ranks):
+        if other := {*rank.resting} ^ right:
+            where = f" on rank {place}" if any({*each.resting} != {*rank.resting} for each in ours.ranks) else ""
+            return Difference("flags", ours.number, f"step {ours.number}: {len(rank.resting)} layers train in "
+                              f"evaluation mode{where}, {len(right)} of the reference's (such as {max(other)!r} in one "
+                              "of the two): model.train() was not called, or a part was set to eval()")
+    return None
 
 
 def check_loss(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
@@ -199,7 +217,7 @@ def check_ranks(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
     """Compare the copies of one tensor on different ranks."""
     for what, words in causes.COPIES.items():
         tensors: Tensors = getattr(ours, what)
-        if tensors.apart and not getattr(theirs, what).apart:
+        if tensors.apart and not getattr(theirs, what).apart and not (what == "gradient" and _reduced_late(ours)):
             return Difference("ranks", ours.number, f"step {ours.number}: {what.rstrip('s')} of {tensors.apart[0]!r} "
                               f"differs between ranks: {words}", tensors.apart[0])
     return None
@@ -208,7 +226,7 @@ def check_ranks(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
 def check_quantity(pair: Pair, what: Quantity, ours: Step, theirs: Step) -> Difference | None:
     """Compare one quantity of all tensors."""
     mine, right, number = ours.tensors[what], theirs.tensors[what], ours.number
-    if not mine.whole or not right.whole:
+    if not mine.whole or not right.whole or (what == "gradient" and (_reduced_late(ours) or _reduced_late(theirs))):
         return None
     norm = right.norm
 
@@ -263,7 +281,7 @@ STEP_CHECKS: Mapping[str, Callable[[Pair, Step, Step], Difference | None]] = {
     "update": lambda pair, ours, theirs: check_quantity(pair, "update", ours, theirs),
 }
 """Causes before effects."""
-UNWEIGHTED = ("input", "flags", "rate", "ranks")
+UNWEIGHTED = ("input", "flags", "rate", "ranks", "weights")
 """Checks of what does not depend on the weights, or not on those of another run."""
 
 
@@ -280,7 +298,7 @@ def judge(
     alike = found["tensors"] is None
     for name, check in ((name, check) for name, check in STEP_CHECKS.items() if alike or name in UNWEIGHTED):
         found[name] = next((difference for step in ours.steps if step.number in right and
-                            (name in UNWEIGHTED or step.number < sight.blind) and
+                            (name in UNWEIGHTED or name == "update" or step.number <= sight.blind) and
                             (difference := check(pair, step, right[step.number])) is not None), None)
     first = culprit(found)
     return {name: replace(item, cause=f"it may follow from the first difference ({first.check})")

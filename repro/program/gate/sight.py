@@ -18,9 +18,6 @@ FLOOR = 1e-6
 """Absolute floor, as a share of the norm of all tensors: a gradient that is zero up to rounding compares as zero."""
 TYPICAL = 0.5
 """Quantile of the envelopes of all tensors that each has at least: one null run is a small sample for one tensor."""
-REPEATED = 0.01
-"""Largest relative difference of the first traced loss between two starts; in a narrow type its width, if larger."""
-
 LOSS = (1e-5, 1 / 8)
 """Least tolerance of the loss in float32, and in widths of a narrower type."""
 RESIDUAL: Mapping[Quantity, tuple[float, float]] = {"gradient": (1e-5, 2.0), "clipping": (1e-5, 2.0),
@@ -29,6 +26,9 @@ NORM: Mapping[Quantity, tuple[float, float]] = {"gradient": (1e-5, 0.25), "clipp
                                                 "update": (1e-3, 0.5)}
 """Least tolerances: of sums in another order in float32 (about ten times what they differ by, measured), and in widths
 of a narrower type, whose products are rounded for every rank on its own."""
+REPEATED = (1e-4, 2.0)
+"""Largest relative difference of the first traced gradient between two equal starts, on a device that adds in any
+order."""
 
 
 def residual(ours: Measured, theirs: Measured) -> float:
@@ -51,17 +51,24 @@ class Sight:
     rounding: float
     """The same of the type that the optimizer updates."""
     blind: float = np.inf
-    """First step from which on weights are not compared."""
+    """First step whose update a start one last place away changes too much: its direction, and what the weights after
+    it lead to, are not compared."""
     unrepeated: str = ""
     """How an equal start of one side differs by more than rounding; "": it does not."""
     _tensors: dict[tuple[Quantity, str, int], tuple[float, float]] = field(default_factory=dict)
     _losses: dict[int, float] = field(default_factory=dict)
 
     def of(self, what: Quantity, name: str, step: int) -> tuple[float, float]:
-        """Return the largest relative residual, and difference of norms, of a tensor; infinite: it cannot be seen."""
+        """Return the largest relative residual, and difference of norms, of a tensor; infinite: it cannot be seen.
+
+        An update that follows rounding in its direction, as the first of Adam does, still has its size.
+        """
         apart, norm = self._tensors.get((what, name, step), (0.0, 0.0))
-        if apart > BLIND:
+        parted = step > self.blind or (what == "update" and step == self.blind)
+        if norm > BLIND or (parted and what != "update"):
             return np.inf, np.inf
+        if apart > BLIND or parted:
+            return np.inf, max(BLIND, FACTOR * norm)
         return (max(_least(RESIDUAL[what], self.width), FACTOR * apart),
                 max(_least(NORM[what], self.width), FACTOR * norm))
 
@@ -105,19 +112,19 @@ class Sight:
 
 
 def repeats(run: Trace, again: Trace) -> str:
-    """Return how the first traced step of a second start differs by more than rounding; "": it does not."""
+    """Return how the first traced step of an equal start differs by more than rounding; "": it does not."""
     if not run.steps or not again.steps:
         return ""
     first, second, width = run.steps[0], again.steps[0], run.width
     if sum(first.fed, Counter()) != sum(second.fed, Counter()):
         return f"is fed other samples in step {first.number}: its order or its data are not seeded"
-    if abs(first.loss - second.loss) > max(REPEATED, width) * abs(first.loss):
+    if abs(first.loss - second.loss) > _least(LOSS, width) * abs(first.loss):
         return (f"has another loss in step {first.number} ({second.loss:.6g} after {first.loss:.6g}): something draws "
                 "without the seed")
     for noun, mine, right in (("gradient", second.gradient, first.gradient),
                               ("gradient after clipping", second.clipped, first.clipped)):
         apart = distance(mine, right)
-        if apart > max(BLIND, 32 * width) * right.norm:
+        if apart > _least(REPEATED, width) * right.norm:
             return (f"has another {noun} in step {first.number} (by {apart / right.norm:.2g} of its norm): something "
                     "draws without the seed")
     return ""

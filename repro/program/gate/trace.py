@@ -77,7 +77,8 @@ class RankStep(Frozen):
     """Of each micro-step, a hash of every sample."""
     kinds: tuple[Name, ...]
     """Type and shape of a sample in each tensor of the first micro-step."""
-    resting: int
+    resting: tuple[Name, ...]
+    """Modules that were called in evaluation mode."""
     autocast: Name
     draws: bool
     """The forward pass drew random numbers, though dropout layers are at 0."""
@@ -179,8 +180,13 @@ class Trace:
     @property
     def width(self) -> float:
         """Return the relative distance of two neighbouring numbers in the narrowest type that computes."""
-        types = {*self.header.formats.get("model", ()), *self.header.formats.get("weights", ()), self.computes}
-        return max(WIDTHS.get(name, 0.0) for name in types)
+        return max(self.stored_width, WIDTHS.get(self.computes, 0.0))
+
+    @property
+    def stored_width(self) -> float:
+        """Return the same of the narrowest type in which weights are held, by the model or by the optimizer."""
+        types = {*self.header.formats.get("model", ()), *self.header.formats.get("weights", ())}
+        return max((WIDTHS.get(name, 0.0) for name in types), default=0.0)
 
     @property
     def weight_width(self) -> float:
