@@ -79,6 +79,38 @@ def test_two_nodes_give_the_record_of_one(pool: Pool) -> None:
     assert weights(record) == weights(read_record(pool.folder / "alone"))
 
 
+def hear(run: subprocess.Popen[str], words: str) -> str:
+    """Return the next line of stderr that has these words."""
+    assert run.stderr is not None
+    return next(line for line in run.stderr if words in line)
+
+
+def test_the_reason_of_slurm_is_shown_while_a_job_waits(pool: Pool) -> None:
+    def limit(time: str) -> None:
+        pool.cluster.told("scontrol", "update", "PartitionName=tests", f"MaxTime={time}")
+
+    def take_both_nodes() -> str:
+        return pool.cluster.told("sbatch", "--parsable", "--partition=tests", "--nodes=2", "--exclusive",
+                                 "--output=/dev/null", "--wrap", "sleep 600").strip()
+
+    limit("2")
+    run = pool.start("waiting", 2)
+    assert hear(run, "PartitionTimeLimit").startswith(
+        "1 job in Slurm's queue: PartitionTimeLimit (it asks for more time than is allowed: never starts; Ctrl-C, then "
+        "pass a shorter --time after --)")
+    first = take_both_nodes()
+    until(lambda: pool.cluster.told("squeue", "--noheader", f"--job={first}", "--format=%T").strip() == "RUNNING", run)
+    second = take_both_nodes()
+    limit("INFINITE")
+    assert hear(run, "in Slurm's queue") == "1 job in Slurm's queue: Resources (no node is free)\n"
+    pool.cluster.told("scancel", first)
+    assert hear(run, "in Slurm's queue").startswith("6 jobs in Slurm's queue: ")
+    pool.cluster.told("scancel", second)
+    _, error = run.communicate(timeout=500)
+    assert run.returncode == 0, error
+    pool.complete("waiting")
+
+
 def test_requeue_cancel_a_node_down_and_a_killed_coordinator(pool: Pool) -> None:
     run = pool.start("faults", 200, "{kind: slurm, lanes: 2, blocks_per_task: 2}")
     try:

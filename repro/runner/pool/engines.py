@@ -21,7 +21,7 @@ from repro.core.files import read_model, write_text
 from repro.core.frozen import Frozen
 from repro.core.numbers import spans
 from repro.launchers.nodes.agent_lane import OUTPUT
-from repro.launchers.nodes.slurm_job import COMMAND_SECONDS
+from repro.launchers.nodes.slurm_queue import ENDED, Queue, ask_slurm
 from repro.launchers.nodes.slurm_submit import submit_script
 from repro.record.environment.gpus import usable_uuids
 from repro.record.folder.store import RunFolder
@@ -117,7 +117,7 @@ def engine_of(stored: StoredPool, plan: Plan, folder: RunFolder, tell: Callable[
         UsageError: it cannot start lanes here.
     """
     if stored.pool.kind == "slurm":
-        return SlurmArray(stored, folder)
+        return SlurmArray(stored, folder, Queue(tell))
     if stored.pool.kind == "agents":
         return AgentLanes(folder, stored.pool.lanes or 1, stored.flags, tell)
     return OneMachine(stored, folder, machine_lanes(stored.pool, plan))
@@ -137,8 +137,6 @@ TASK = "task"
 """In the folder of a shard: its task, `ARRAY_INDEX`."""
 MOST_TASKS = 1000
 """Of one array; Slurm's own default of MaxArraySize is one more."""
-ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
-         "TIMEOUT")
 
 
 @dataclass(slots=True)
@@ -151,6 +149,7 @@ class SlurmArray:
 
     stored: StoredPool
     folder: RunFolder
+    queue: Queue
     period_seconds: float = 5.0
     tasks: dict[str, int] = field(default_factory=dict, init=False)
     """`ARRAY_INDEX` -> shard."""
@@ -185,14 +184,11 @@ class SlurmArray:
         self.last = {*(self.last or ()), *shards}
 
     def running(self) -> set[int] | None:
-        jobs = ",".join(sorted({task.partition("_")[0] for task in self.tasks}))
-        told = ask_slurm("squeue", "--noheader", "--array", "--all", "--states=all", f"--jobs={jobs}",
-                         "--format=%F_%K %T") if jobs else ""
+        told = self.queue.states({task.partition("_")[0] for task in self.tasks})
         if told is None:
             self.last = None
             return None
-        states = {self.tasks[task]: state for task, _, state in (line.partition(" ") for line in told.splitlines())
-                  if task in self.tasks}
+        states = {self.tasks[task]: state for task, state in told.items() if task in self.tasks}
         self.stopped |= {shard for shard, state in states.items() if state.startswith("CANCELLED")}
         self.last = {shard for shard, state in states.items() if not state.startswith(ENDED)}
         return set(self.last)
@@ -210,19 +206,6 @@ class SlurmArray:
         return self.folder.shards / f"{task}.log"
 
     def close(self) -> None: ...
-
-
-def ask_slurm(*words: str) -> str | None:
-    """Return what a command of Slurm prints; None: Slurm does not answer."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False,
-                              env=variables)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    if done.returncode:  # Slurm forgets a job some minutes after its end
-        return "" if "Invalid job id" in done.stderr else None
-    return done.stdout
 
 
 @dataclass(frozen=True, slots=True)
