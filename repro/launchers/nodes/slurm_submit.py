@@ -28,6 +28,10 @@ MANY = 1 << 20
 UNKNOWN = (Machine(GPU, MANY, MANY), Machine(CPU, 0, MANY))
 
 
+class RefusedError(UsageError):
+    """sbatch does not accept a job."""
+
+
 def submit(
     name: str, nodes: int, first: Sequence[str], again: Sequence[str], plans: Sequence[Path], out: Path,
     options: Sequence[str],
@@ -88,8 +92,10 @@ def submit_script(
         raise UsageError(f"sbatch did not answer in {COMMAND_SECONDS} s; `squeue --name {name}` shows whether "
                          "the job is submitted all the same") from None
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise UsageError(f"sbatch refuses: {said[-1] if said else f'exit code {done.returncode}'}")
+        said = [line.removeprefix("sbatch: error: ") for line in done.stderr.splitlines() if line.strip()]
+        full = " (`squeue --me` shows the jobs that count; another --account or --qos after -- may have room)"
+        raise RefusedError(f"sbatch refuses: {'; '.join(said) or f'exit code {done.returncode}'}"
+                           f"{full if 'SubmitJob' in done.stderr else ''}")
     return done.stdout.strip().partition(";")[0]
 
 
