@@ -194,7 +194,7 @@ class SlurmArray:
             there: shards that wait or run in Slurm.
         """
         size = self.lanes - len(there) if there else MOST_TASKS
-        while (shards := self.held[:max(size, 0)]) and size:
+        while shards := self.held[:max(size, 0)]:
             try:
                 self._submit_array(shards)
             except RefusedError as refused:
