@@ -64,6 +64,8 @@ class Torchrun(Local):
     _number: int = PrivateAttr(default=0)
     _starts: Starts = PrivateAttr(default_factory=Starts)
     _links: list[dict[str, Any]] = PrivateAttr(default_factory=list)
+    _linked: dict[int, Any] = PrivateAttr(default_factory=dict)
+    """Number of a node -> its placement when its links were measured."""
 
     @property
     def node_count(self) -> int | None:
@@ -87,7 +89,7 @@ class Torchrun(Local):
         return max(1, processes // self.ranks_per_node)  # the gate's reference is one process
 
     def gather(self) -> None:
-        self._complete()
+        self._measure_links()
 
     @property
     def one_folder(self) -> bool:
@@ -141,7 +143,11 @@ class Torchrun(Local):
 
     def launch(self, request: LaunchRequest) -> LaunchResult:
         """Run the entry on all nodes and wait for all of them."""
-        return self._launch(request, self.nodes_of(request.processes), self.shared)
+        found = self._launch(request, self.nodes_of(request.processes), self.shared)
+        assert self._head is not None
+        if not any(node.lost for node in self._head.nodes):
+            self._starts.forgive()
+        return found
 
     def _launch(self, request: LaunchRequest, used: int, shared: bool) -> LaunchResult:
         from repro.launchers.processes.fixed_nodes import bind_store
@@ -167,10 +173,7 @@ class Torchrun(Local):
             if here is None or any(code != 0 for code in here.codes):
                 for node in nodes:
                     node.send("stop", {"number": self._number})
-        found = _result([here, *(watch.end_of(node, processes) for node in nodes)], nodes, watch)
-        if not any(node.lost for node in nodes):
-            self._starts.forgive()
-        return found
+        return _result([here, *(watch.end_of(node, processes) for node in nodes)], nodes, watch)
 
     # ---- nodes
 
@@ -234,8 +237,6 @@ class Torchrun(Local):
         for number, node in zip(missing, sorted(came, key=lambda item: (item.host, item.pid)) if sort else came,
                                 strict=True):
             node.number = number
-        if missing:
-            self._links = []  # of other nodes
         found = sorted((*there, *came), key=lambda node: node.number)
         return self._complete() if any(node.lost for node in found) else found
 
@@ -258,18 +259,27 @@ class Torchrun(Local):
         return all(not node.lost for node in nodes)
 
     def _measure_links(self) -> None:
-        """Measure the links of a ring of all nodes."""
-        if self.nodes == 1:
+        """Measure those links of a ring of all nodes that a new node is part of, when all nodes are there."""
+        places = {node.number: node.description.get("placement") for node in self._complete()}
+        new = [number for number, place in places.items() if self._linked.get(number) != place]
+        if not new:
             return
-        with tempfile.TemporaryDirectory(prefix="repro-links-") as place:
-            folder = Path(place)
+        with tempfile.TemporaryDirectory(prefix="repro-links-") as folder:
             seconds = LINKS_SECONDS + LINK_SECONDS * self.nodes
-            outcome = self._launch(LaunchRequest(entry=ENTRY, payload={}, processes=self.nodes, device="cpu",
-                                                 folder=folder, timeout_seconds=seconds), self.nodes, shared=False)
-            if not outcome.ok:
-                raise TrialError(f"the nodes cannot talk to each other: {outcome.failure_text()}; is a firewall "
-                                 "between them? GLOO_SOCKET_IFNAME names the interface")
-            self._links = json.loads((folder / LINKS).read_bytes())
+            request = LaunchRequest(entry=ENTRY, payload={"new": new}, processes=self.nodes, device="cpu",
+                                    folder=Path(folder), timeout_seconds=seconds)
+            outcome = self._launch(request, self.nodes, shared=False)
+            if outcome.ok:
+                kept = [link for link in self._links if not {link["sender"], link["receiver"]} & {*new}]
+                self._links = sorted([*kept, *json.loads(Path(folder, LINKS).read_bytes())],
+                                     key=lambda link: int(link["sender"]))
+                self._linked = places
+                return
+        assert self._head is not None
+        if not any(node.lost for node in self._head.nodes):
+            raise TrialError(f"the nodes cannot talk to each other: {outcome.failure_text()}; is a firewall between "
+                             "them? GLOO_SOCKET_IFNAME names the interface")
+        self._measure_links()
 
     def _send(
         self, node: Node, request: LaunchRequest, port: int, prefix: str, used: int, shared: bool
@@ -324,7 +334,8 @@ LONG_SECONDS = 0.05
 
 
 def measure_ring(folder: str, payload: Mapping[str, Any]) -> None:
-    """Measure all links of a ring of nodes; the entry point of one rank on each. Rank 0 writes `LINKS`.
+    """Measure the links of a ring of nodes that end at a `new` one; the entry point of one rank on each. Rank 0 writes
+    `LINKS`.
 
     Latency is half the median of `PINGS` exchanges of 8 bytes. Transfers grow from `SMALLEST` to `LARGEST` bytes until
     the best of `TRIES` takes `LONG_SECONDS`; the rate is that of this one.
@@ -338,6 +349,8 @@ def measure_ring(folder: str, payload: Mapping[str, Any]) -> None:
     found: list[dict[str, float | None]] = []
     for sender in range(world):
         receiver = (sender + 1) % world
+        if not {sender, receiver} & {*payload["new"]}:
+            continue
         dist.barrier()
         if rank == sender:
             pings = [_exchange(dist, small, small, receiver) for _ in range(PINGS)]

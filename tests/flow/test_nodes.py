@@ -173,6 +173,40 @@ def test_a_killed_agent_is_named_and_another_takes_its_place(nodes: Nodes) -> No
     assert [item.nodes for item in record.attempts] == [first, second]
     assert [item.text for item in record.incidents if item.kind == "moved"] == [
         f"node 1 is {second[1]}, was {first[1]}"]
+    nodes.variables["SLURMD_NODENAME"] = "delta"
+    nodes.agent()
+    run = nodes.start("run", "--resume", "run", "--no-mlflow")
+    until(lambda: len(nodes.record().node_history) == 3, run)
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+    measured = [item.links for item in nodes.record().node_history]
+    assert [[(link.sender, link.receiver) for link in links] for links in measured] == [[(0, 1), (1, 0)]] * 3
+    assert len({link.latency_seconds for links in measured for link in links}) == 6, "each of its own nodes"
+
+
+@pytest.mark.slow
+def test_links_are_measured_again_with_a_new_node_only(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def agent(name: str) -> subprocess.Popen[str]:
+        nodes.variables["SLURMD_NODENAME"] = name  # as on another computer
+        return nodes.agent()
+
+    for name in ("REPRO_SECRET", "REPRO_LISTEN"):
+        monkeypatch.setenv(name, nodes.variables[name])
+    launcher = Torchrun(nodes=3, join_seconds=60, silence_seconds=5)
+    first, _ = sorted((agent("alpha"), agent("beta")), key=lambda process: process.pid)
+    launcher.open([], "cpu")
+    try:
+        before = list(launcher.links)
+        launcher.gather()
+        assert launcher.links == before and [link["sender"] for link in before] == [0, 1, 2]
+        first.kill()  # node 1
+        until(lambda: launcher._head is not None and any(node.lost for node in launcher._head.nodes))
+        agent("gamma")
+        launcher.gather()
+        assert [link["sender"] for link in launcher.links] == [0, 1, 2]
+        assert [new == old for new, old in zip(launcher.links, before, strict=True)] == [False, False, True]
+    finally:
+        launcher.close()
 
 
 @pytest.mark.slow

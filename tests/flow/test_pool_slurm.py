@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 
 from repro.compare import compare
 from repro.record.folder.store import Record, read_record
-from tests.commands import command, start
+from tests.commands import command, environment, start
 from tests.flow.test_pool import suite, weights
 from tests.slurm_cluster import Cluster, needs_slurm, slurm
 from tests.waiting import until
@@ -77,6 +78,83 @@ def test_two_nodes_give_the_record_of_one(pool: Pool) -> None:
     assert all(job is not None and job.array_task and job.exclusive for job in jobs), jobs
     assert command(pool.folder, "run", "s.yaml", "--no-mlflow", "--out", "alone").code == 0
     assert weights(record) == weights(read_record(pool.folder / "alone"))
+
+
+LIMITED = """\
+#!/bin/sh
+there=$(squeue --noheader --me --array | wc -l)
+count=0
+for word; do case $word in --array=0-*) last=${word#--array=0-}; count=$((${last%%%*} + 1));; esac; done
+if [ $count -gt 0 ] && [ $((there + count)) -gt $MOST ]; then
+  echo "sbatch: error: AssocMaxSubmitJobLimit" >&2
+  echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size \
+and/or time limits)" >&2
+  exit 1
+fi
+exec """
+"""An sbatch that refuses an array as Slurm does whose accounts may have $MOST jobs."""
+
+
+def limited(pool: Pool, folder: Path, most: int) -> Pool:
+    (folder / "sbatch").write_text(f'{LIMITED}{shutil.which("sbatch")} "$@"\n')
+    (folder / "sbatch").chmod(0o755)
+    found = Pool(pool.folder, pool.cluster)
+    found.variables |= {"PATH": f"{folder}:{environment()['PATH']}", "MOST": str(most)}
+    return found
+
+
+def test_a_limit_of_submitted_jobs_makes_smaller_arrays(pool: Pool, tmp_path: Path) -> None:
+    run = limited(pool, tmp_path, 3).start("limited", 10, "{kind: slurm, lanes: 4}")
+    _, error = run.communicate(timeout=500)
+    assert run.returncode == 0, error
+    assert ("3 tasks are submitted, the other 3 as these end: sbatch refuses: AssocMaxSubmitJobLimit; Batch job "
+            "submission failed: Job violates accounting/QOS policy") in error, error
+    record = pool.complete("limited")
+    assert sorted(item.shard for item in record.attempts) == [f"{shard}/1" for shard in range(1, 7) for _ in range(2)]
+    assert len({path.read_text() for path in (pool.folder / "limited").glob("shards/*/task")}) == 6
+
+
+def test_a_single_task_that_is_refused_ends_the_pool(pool: Pool, tmp_path: Path) -> None:
+    run = limited(pool, tmp_path, 0).start("full", 1)
+    _, error = run.communicate(timeout=200)
+    assert run.returncode == 2 and error.splitlines()[-1].startswith(
+        "error: sbatch refuses: AssocMaxSubmitJobLimit; Batch job submission failed: "), error
+    assert "`squeue --me` shows the jobs that count" in error
+    assert error.endswith("--resume RUN submits the blocks that are missing\n"), error
+    pool.resume("full")
+    pool.complete("full")
+
+
+def hear(run: subprocess.Popen[str], words: str) -> str:
+    """Return the next line of stderr that has these words."""
+    assert run.stderr is not None
+    return next(line for line in run.stderr if words in line)
+
+
+def test_the_reason_of_slurm_is_shown_while_a_job_waits(pool: Pool) -> None:
+    def limit(time: str) -> None:
+        pool.cluster.told("scontrol", "update", "PartitionName=tests", f"MaxTime={time}")
+
+    def take_both_nodes() -> str:
+        return pool.cluster.told("sbatch", "--parsable", "--partition=tests", "--nodes=2", "--exclusive",
+                                 "--output=/dev/null", "--wrap", "sleep 600").strip()
+
+    limit("2")
+    run = pool.start("waiting", 2)
+    assert hear(run, "PartitionTimeLimit").startswith(
+        "1 job in Slurm's queue: PartitionTimeLimit (it asks for more time than is allowed: never starts; Ctrl-C, then "
+        "pass a shorter --time after --)")
+    first = take_both_nodes()
+    until(lambda: pool.cluster.told("squeue", "--noheader", f"--job={first}", "--format=%T").strip() == "RUNNING", run)
+    second = take_both_nodes()
+    limit("INFINITE")
+    assert hear(run, "in Slurm's queue") == "1 job in Slurm's queue: Resources (no node is free)\n"
+    pool.cluster.told("scancel", first)
+    assert hear(run, "in Slurm's queue").startswith("6 jobs in Slurm's queue: ")
+    pool.cluster.told("scancel", second)
+    _, error = run.communicate(timeout=500)
+    assert run.returncode == 0, error
+    pool.complete("waiting")
 
 
 def test_requeue_cancel_a_node_down_and_a_killed_coordinator(pool: Pool) -> None:

@@ -219,8 +219,8 @@ def test_without_an_answer_of_slurm_only_errors_of_every_machine_are_found(site:
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (("--", "--partition=nowhere"), "error: sbatch refuses: sbatch: error: Batch job submission failed: Invalid "
-                                    "partition name specified"),
+    (("--", "--partition=nowhere"), "error: sbatch refuses: invalid partition specified: nowhere; Batch job "
+                                    "submission failed: Invalid partition name specified"),
     (("--resume", "local-run", "--", "--partition=tests"),
      "error: --partition=tests: only launcher slurm outside a job takes options after --; here it is local"),
     (("--", "--nodes=3"), "error: --nodes=3: the number of nodes is launcher.nodes, 2 here"),

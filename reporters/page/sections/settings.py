@@ -13,7 +13,7 @@ import yaml
 import repro
 from repro.core.numbers import spans
 from repro.record.derive.effective import requested
-from repro.record.environment.nodes import Link, NodeRecord
+from repro.record.environment.nodes import Link, NodeRecord, Nodes
 from repro.record.environment.plugin_code import PROGRAM, PluginCode
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
@@ -154,11 +154,11 @@ def machine(record: Record) -> list[Fact]:
 
 
 def _job(record: Record) -> list[Fact]:
-    measured = [f"{link.sender} to {link.receiver}: {_rate(link)}, {link.latency_seconds * 1e6:,.0f} us"
-                for link in record.nodes.links]
     facts: list[Fact] = []
-    if measured:
-        facts.append(("Links between nodes (TCP by gloo, measured before the first trial)", "; ".join(measured)))
+    if record.nodes.links:
+        facts.append(("Links between nodes (TCP by gloo, measured before the first trial)", _links(record.nodes)))
+    if later := [f"from {moment(item.at_ms)} on {_links(item)}" for item in record.node_history[1:] if item.links]:
+        facts.append(("Links between nodes, with those of new nodes", "; ".join(later)))
     found = record.nodes.allocation
     if found is None:
         return facts
@@ -178,6 +178,11 @@ def _places(record: Record) -> list[Fact]:
     found = [f"from {moment(item.at_ms)} on {visible(' + '.join(item.names()))}" for item in record.node_history
              if item.here]
     return [("Placement", "; ".join(found))] if found else []
+
+
+def _links(nodes: Nodes) -> str:
+    return "; ".join(f"{link.sender} to {link.receiver}: {_rate(link)}, {link.latency_seconds * 1e6:,.0f} us"
+                     for link in nodes.links)
 
 
 def _rate(link: Link) -> str:

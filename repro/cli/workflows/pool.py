@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from shlex import join, split
 
@@ -19,15 +21,19 @@ from repro.core.errors import Exit, OutputError, UsageError
 from repro.core.files import read_bounded, write_json
 from repro.core.machine import Machine, detect
 from repro.core.random_streams import fresh_seed
+from repro.launchers.nodes.slurm_queue import ENDED, Queue, ask_slurm
 from repro.launchers.nodes.slurm_submit import submit_script
 from repro.launchers.torchrun import Torchrun
 from repro.runner.context import Options
-from repro.runner.pool.engines import Pool, StoredPool, ask_slurm, check_options, store_name
+from repro.runner.pool.engines import Pool, StoredPool, check_options, store_name
 from repro.runner.pool.lane import begin_shard
 from repro.runner.run import Messages, Run, open_session
 from repro.suite.model import LEAST_NODES, Suite
 from repro.suite.planning.consent import permissions
 from repro.suite.planning.plan import Plan
+
+PROBE_SECONDS = 2.0
+"""Time between two questions whether the job has ended that asks a node."""
 
 
 def unit_problem(suite: Suite, pool: Pool | None) -> str:
@@ -69,10 +75,12 @@ def pool_machine(pool: Pool, suite: Suite, out: Path, options: Sequence[str]) ->
     log = found.with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)
     say("a short job asks a node for its cores and GPUs, because the plan is for the lanes", err=True)
-    name = f"repro-probe-{fresh_seed():x}"
+    name, queue = f"repro-probe-{fresh_seed():x}", Queue(partial(say, err=True))
     try:
-        submit_script(name, 1, f"exec {join([sys.executable, '-m', 'repro', 'probe', str(found)])}", log, options,
-                      ["--time=5", f"--job-name={name}"], wait=True)
+        job = submit_script(name, 1, f"exec {join([sys.executable, '-m', 'repro', 'probe', str(found)])}", log, options,
+                            ["--time=5", f"--job-name={name}"])
+        while (states := queue.states([job])) is None or not all(state.startswith(ENDED) for state in states.values()):
+            time.sleep(PROBE_SECONDS)
         return Machine(**json.loads(read_bounded(found)))
     except KeyboardInterrupt:
         ask_slurm("scancel", f"--name={name}")

@@ -28,6 +28,10 @@ MANY = 1 << 20
 UNKNOWN = (Machine(GPU, MANY, MANY), Machine(CPU, 0, MANY))
 
 
+class RefusedError(UsageError):
+    """sbatch does not accept a job."""
+
+
 def submit(
     name: str, nodes: int, first: Sequence[str], again: Sequence[str], plans: Sequence[Path], out: Path,
     options: Sequence[str],
@@ -53,8 +57,7 @@ exec {shlex.join([sys.executable, '-m', 'repro', *first])}""", Path(f"{out}.slur
 
 
 def submit_script(
-    name: str, nodes: int, body: str, output: Path, options: Sequence[str], last: Sequence[str] = (),
-    wait: bool = False,
+    name: str, nodes: int, body: str, output: Path, options: Sequence[str], last: Sequence[str] = ()
 ) -> str:
     """Submit a job of whole nodes that Slurm may start again, and return its number.
 
@@ -63,7 +66,6 @@ def submit_script(
         body: shell commands, after the set-up that the user declares.
         options: of sbatch.
         last: further ones, after those of the user and of the environment, which they win against.
-        wait: return when the job has ended, however it ended.
 
     Raises:
         UsageError: there is no sbatch here, or it refuses.
@@ -84,15 +86,16 @@ def submit_script(
 {body}
 """
     try:
-        done = subprocess.run(["sbatch", "--parsable", *["--wait"] * wait, f"--output={output}", *options, *last],
-                              input=script, text=True, capture_output=True, check=False,
-                              timeout=None if wait else COMMAND_SECONDS)
+        done = subprocess.run(["sbatch", "--parsable", f"--output={output}", *options, *last], input=script, text=True,
+                              capture_output=True, check=False, timeout=COMMAND_SECONDS)
     except subprocess.TimeoutExpired:
         raise UsageError(f"sbatch did not answer in {COMMAND_SECONDS} s; `squeue --name {name}` shows whether "
                          "the job is submitted all the same") from None
-    if done.returncode and not done.stdout.strip():  # with --wait it is that of the job
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise UsageError(f"sbatch refuses: {said[-1] if said else f'exit code {done.returncode}'}")
+    if done.returncode:
+        said = [line.removeprefix("sbatch: error: ") for line in done.stderr.splitlines() if line.strip()]
+        full = " (`squeue --me` shows the jobs that count; another --account or --qos after -- may have room)"
+        raise RefusedError(f"sbatch refuses: {'; '.join(said) or f'exit code {done.returncode}'}"
+                           f"{full if 'SubmitJob' in done.stderr else ''}")
     return done.stdout.strip().partition(";")[0]
 
 

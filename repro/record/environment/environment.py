@@ -113,7 +113,7 @@ class Environment(Frozen):
     system: str
     cpu: str
     cores: int
-    memory_bytes: int | None
+    memory_bytes: int | None = None
     device: str
     devices: tuple[str, ...]
     interconnect: str
@@ -123,9 +123,9 @@ class Environment(Frozen):
     """All installed packages, name==version, sorted."""
     settings: dict[str, str]
     """Environment variables that affect training, by allow-list; those that say where it ran are its placement's."""
-    commit: str | None
-    dirty: bool | None
-    load_1min: float | None
+    commit: str | None = None
+    dirty: bool | None = None
+    load_1min: float | None = None
     started_ms: int = Field(ge=0, le=LATEST_MS)
     """Wall clock at the start of the run, milliseconds since 1970: distinguishes two executions of one plan."""
     data: tuple[DataSet, ...] = ()

@@ -25,7 +25,7 @@ class NodeRecord(Frozen):
     clock_offset_ns: int
     """Its monotonic clock minus node 0's, when the run began; no time of one is compared with one of the other
     without it."""
-    clock_bound_ns: int | None
+    clock_bound_ns: int | None = None
     """The offset is right to this; None: not known."""
     wall_offset_ns: int = 0
     """Its wall clock minus node 0's, right to the same."""
@@ -33,12 +33,12 @@ class NodeRecord(Frozen):
 
 
 class Link(Frozen):
-    """From one node to the next, measured with gloo before the first trial."""
+    """From one node to the next, measured with gloo before the first trial on these two."""
 
     sender: int
     receiver: int
     latency_seconds: float
-    bytes_per_second: float | None
+    bytes_per_second: float | None = None
     """None: not measurable, because a transfer takes hardly longer than latency varies."""
 
 
@@ -48,7 +48,7 @@ class Allocation(Frozen):
     scheduler: str
     job: str
     nodes: tuple[str, ...]
-    queued_seconds: float | None
+    queued_seconds: float | None = None
     """Time from the submission to the start, on no trial's clock; None: not known."""
     partition: str | None = None
     resources: str | None = None

@@ -124,7 +124,7 @@ class Unlike(Worded):
     kind: Literal["unlike"] = "unlike"
     name: str
     wanted: str | bool
-    ran: str | None
+    ran: str | None = None
 
     def _words(self) -> str:
         wanted = f"{self.name} {self.wanted}"

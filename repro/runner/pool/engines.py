@@ -21,8 +21,8 @@ from repro.core.files import read_model, write_text
 from repro.core.frozen import Frozen
 from repro.core.numbers import spans
 from repro.launchers.nodes.agent_lane import OUTPUT
-from repro.launchers.nodes.slurm_job import COMMAND_SECONDS
-from repro.launchers.nodes.slurm_submit import submit_script
+from repro.launchers.nodes.slurm_queue import ENDED, Queue, ask_slurm
+from repro.launchers.nodes.slurm_submit import RefusedError, submit_script
 from repro.record.environment.gpus import usable_uuids
 from repro.record.folder.store import RunFolder
 from repro.runner.pool.agents import AgentLanes
@@ -117,7 +117,7 @@ def engine_of(stored: StoredPool, plan: Plan, folder: RunFolder, tell: Callable[
         UsageError: it cannot start lanes here.
     """
     if stored.pool.kind == "slurm":
-        return SlurmArray(stored, folder)
+        return SlurmArray(stored, folder, Queue(tell))
     if stored.pool.kind == "agents":
         return AgentLanes(folder, stored.pool.lanes or 1, stored.flags, tell)
     return OneMachine(stored, folder, machine_lanes(stored.pool, plan))
@@ -137,8 +137,6 @@ TASK = "task"
 """In the folder of a shard: its task, `ARRAY_INDEX`."""
 MOST_TASKS = 1000
 """Of one array; Slurm's own default of MaxArraySize is one more."""
-ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
-         "TIMEOUT")
 
 
 @dataclass(slots=True)
@@ -146,16 +144,23 @@ class SlurmArray:
     """One task of a job array for each shard, found again by the array's number: a user may name jobs otherwise.
 
     An array keeps to the number of lanes. Tasks in place of lost ones are a new array, so they are submitted only as
-    lanes become free.
+    lanes become free. Shards beyond a limit of submitted jobs are held back, and submitted as tasks end.
     """
 
     stored: StoredPool
     folder: RunFolder
+    queue: Queue
     period_seconds: float = 5.0
     tasks: dict[str, int] = field(default_factory=dict, init=False)
     """`ARRAY_INDEX` -> shard."""
     last: set[int] | None = field(default_factory=set, init=False)
     """Shards that ran when last asked; None: Slurm did not answer."""
+    held: list[int] = field(default_factory=list, init=False)
+    """Shards that are not submitted yet."""
+    full: int = field(default=0, init=False)
+    """Tasks in Slurm from which on none of these is submitted."""
+    refused: str = field(default="", init=False)
+    """What the user has been told of a limit."""
     stopped: set[int] = field(default_factory=set, init=False)
     """Shards whose task was cancelled by somebody else."""
 
@@ -165,42 +170,76 @@ class SlurmArray:
                 self.tasks[path.read_text(errors="replace").strip()] = int(path.parent.name)
 
     def room(self) -> int:
-        if self.last is None:
+        if self.last is None or self.held:
             return 0
-        return max(0, (self.stored.pool.lanes or 1) - len(self.last)) if self.last else MOST_TASKS
+        return max(0, self.lanes - len(self.last)) if self.last else MOST_TASKS
+
+    @property
+    def lanes(self) -> int:
+        return self.stored.pool.lanes or 1
 
     def start(self, shards: Sequence[int]) -> None:
-        """Submit an array.
+        """Submit an array, a smaller one if Slurm does not accept it.
 
         Raises:
-            UsageError: Slurm refuses it.
+            UsageError: Slurm has no task of this pool, and refuses a single one.
         """
+        self.held += shards
+        self._submit(self.last or set())
+
+    def _submit(self, there: set[int]) -> None:
+        """Submit arrays of shards that are held, as large as Slurm accepts, until it has as many tasks as lanes.
+
+        Args:
+            there: shards that wait or run in Slurm.
+        """
+        size = self.lanes - len(there) if there else MOST_TASKS
+        while shards := self.held[:max(size, 0)]:
+            try:
+                self._submit_array(shards)
+            except RefusedError as refused:
+                if not there and len(shards) == 1:
+                    raise UsageError(f"{refused}; --resume RUN submits the blocks that are missing") from None
+                size = len(shards) // 2
+                if not size and str(refused) != self.refused:
+                    self.refused = str(refused)
+                    self.queue.tell(f"{len(there)} tasks are submitted, the other {len(self.held)} as these end: "
+                                    f"{refused}")
+                continue
+            del self.held[:size]
+            there |= {*shards}
+            size = min(size, self.lanes - len(there))
+        self.last, self.full = there, min(self.lanes, len(there))
+
+    def _submit_array(self, shards: Sequence[int]) -> None:
         body = (f"set -- {' '.join(map(str, shards))}; shift \"$SLURM_ARRAY_TASK_ID\"\n"
                 f"exec {lane_command(self.stored, self.folder, '$1')}")
         job = submit_script(self.stored.name, self.stored.nodes, body, self.folder.shards.absolute() / "%A_%a.log",
-                            self.stored.options, [f"--array=0-{len(shards) - 1}%{self.stored.pool.lanes}"])
+                            self.stored.options, [f"--array=0-{len(shards) - 1}%{self.lanes}"])
         for index, shard in enumerate(shards):
             write_text(self.folder.shards / str(shard) / TASK, f"{job}_{index}\n")
             self.tasks[f"{job}_{index}"] = shard
-        self.last = {*(self.last or ()), *shards}
 
     def running(self) -> set[int] | None:
-        jobs = ",".join(sorted({task.partition("_")[0] for task in self.tasks}))
-        told = ask_slurm("squeue", "--noheader", "--array", "--all", "--states=all", f"--jobs={jobs}",
-                         "--format=%F_%K %T") if jobs else ""
+        told, before = self.queue.states({task.partition("_")[0] for task in self.tasks}), self.last or set()
         if told is None:
             self.last = None
             return None
-        states = {self.tasks[task]: state for task, _, state in (line.partition(" ") for line in told.splitlines())
-                  if task in self.tasks}
+        states = {self.tasks[task]: state for task, state in told.items() if task in self.tasks}
         self.stopped |= {shard for shard, state in states.items() if state.startswith("CANCELLED")}
         self.last = {shard for shard, state in states.items() if not state.startswith(ENDED)}
-        return set(self.last)
+        if len(before) > 1 and before <= self.stopped:  # all at once: none takes their place
+            self.stopped |= {*self.held}
+            self.held.clear()
+        if len(self.last) < self.full:
+            self._submit(self.last)
+        return {*self.last, *self.held}
 
     def cancelled(self) -> set[int]:
         return self.stopped
 
     def cancel(self) -> None:
+        self.held.clear()
         if self.last is None or self.last:
             ask_slurm("scancel", *sorted({task.partition("_")[0] for task, shard in self.tasks.items()
                                           if self.last is None or shard in self.last}))
@@ -210,19 +249,6 @@ class SlurmArray:
         return self.folder.shards / f"{task}.log"
 
     def close(self) -> None: ...
-
-
-def ask_slurm(*words: str) -> str | None:
-    """Return what a command of Slurm prints; None: Slurm does not answer."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False,
-                              env=variables)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    if done.returncode:  # Slurm forgets a job some minutes after its end
-        return "" if "Invalid job id" in done.stderr else None
-    return done.stdout
 
 
 @dataclass(frozen=True, slots=True)

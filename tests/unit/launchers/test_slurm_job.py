@@ -9,6 +9,7 @@ import pytest
 from repro.core.errors import SuiteError, UsageError
 from repro.core.machine import Machine
 from repro.launchers.nodes.slurm_job import expand
+from repro.launchers.nodes.slurm_queue import in_words
 from repro.launchers.nodes.slurm_submit import _gpus_asked, _value, _whole_nodes
 from repro.launchers.torchrun import Torchrun, link_rate
 from tests.plans import planned, setting, suite
@@ -28,6 +29,24 @@ def test_a_list_of_nodes_is_expanded(names: str, found: list[str]) -> None:
 def test_what_is_no_list_of_nodes_is_one_line(names: str) -> None:
     with pytest.raises(UsageError, match="is no list of nodes such as"):
         expand(names)
+
+
+@pytest.mark.parametrize(("reason", "words"), [
+    ("QOSMaxJobsPerUserLimit", "(until other jobs within this limit end)"),
+    ("AssocGrpCPURunMinutesLimit", "(until other jobs within this limit end)"),
+    ("AssocGrpCPUMinutesLimit", "(the time of its account or QOS is used up: "),
+    ("QOSGrpWallLimit", "(the time of its account or QOS is used up: "),
+    ("QOSMaxWallDurationPerJobLimit", "(it asks for more time than is allowed: never starts; "),
+    ("AssocMaxNodePerJobLimit", "(it asks for more or less than is allowed: never starts; "),
+    ("ReqNodeNotAvail, UnavailableNodes:n[1-2]", "(nodes that it needs are down, drained or reserved: "),
+    ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+     "(nodes that it needs are down, drained or reserved: "),
+    ("JobHeldUser", "(it is held: "),
+    ("BurstBufferResources", ""),
+])
+def test_a_reason_of_slurm_in_words(reason: str, words: str) -> None:
+    found = in_words(reason)
+    assert found.startswith(f"{reason} {words}" if words else reason) and found.endswith(")") == bool(words)
 
 
 @pytest.mark.parametrize(("options", "lines"), [

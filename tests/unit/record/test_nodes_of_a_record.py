@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from types import NoneType
+from typing import get_args
+
 import pytest
+from pydantic import BaseModel
 
 from repro.core.machine import Machine
 from repro.record.environment.environment import Environment, take
@@ -10,11 +14,14 @@ from repro.record.environment.nodes import (
     Allocation,
     Link,
     NodeRecord,
+    Nodes,
     node_differences,
     shared_nodes,
     slow_links,
     unfit_nodes,
 )
+from repro.record.folder.ledger import Attempt, Incident, Look
+from repro.record.folder.shards import Shard
 
 HERE = take(Machine("cpu", 0, 4), ()).model_copy(update={"load_1min": 0.1})
 
@@ -57,3 +64,18 @@ def test_a_job_that_shares_its_nodes_says_so(exclusive: bool | None, count: int)
     assert len(found) == count and all("slurm job 7 shares its nodes: other jobs may run on a, b" in text
                                        for text in found)
     assert list(shared_nodes(None)) == []
+
+
+def test_no_line_needs_a_value_that_may_be_unknown() -> None:
+    """Lines leave out what is None."""
+    waiting: list[object] = [Nodes, Attempt, Incident, Look, Shard]
+    seen: set[object] = set()
+    while waiting:
+        item = waiting.pop()
+        waiting += get_args(item)
+        if isinstance(item, type) and issubclass(item, BaseModel) and item not in seen:
+            seen.add(item)
+            waiting += [field.annotation for field in item.model_fields.values()]
+            assert not [name for name, field in item.model_fields.items()
+                        if field.is_required() and NoneType in get_args(field.annotation)], item
+    assert {Environment, Link, Allocation} <= seen

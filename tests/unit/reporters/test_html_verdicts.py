@@ -262,6 +262,9 @@ def test_a_job_and_its_links_are_described(plain: Record) -> None:
          "0 to 1: 2,000.0 MB/s, 100 us; 1 to 0: rate not measurable, 100 us"),
         ("Job", "slurm 7 (array task 6_1) on a, b; partition gpu; cpu=8,node=2; nodes shared with other jobs; started "
                 "again 2 times; queued for 30 s, not on the clock of a trial")]
+    moved = dataclasses.replace(record, node_history=(*record.node_history, Nodes(at_ms=6e4, links=links[:1])))
+    assert citations._job(moved)[1] == ("Links between nodes, with those of new nodes",
+                                        "from 1970-01-01 00:01:00 UTC on 0 to 1: 2,000.0 MB/s, 100 us")
 
 
 def test_citation_is_that_of_the_project(plain: Record) -> None:
