@@ -314,7 +314,7 @@ def reduce_plan(
     order = tuple((places[cell_id], repeat) for cell_id, repeat in chosen)
     note = f"a reproduction: {len(order)} trials for the claims of a record of {len(plan.order)}"
     found = plan.model_copy(update={
-        "kind": "reproduction", "terms": terms, "base": "", "cells": cells, "order": order,
+        "kind": "reproduction", "terms": terms, "base": "", "solo": (), "cells": cells, "order": order,
         "notes": (*plan.notes, note), "cores": machine.cores, "device_count": machine.device_count,
         "order_seed": order_seed,
     })
