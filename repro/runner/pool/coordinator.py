@@ -175,7 +175,7 @@ class Blocks:
     engine: Engine
     seeds_per_shard: int
     replays: Replays
-    alone: bool
+    alone: bool = False
     """One lane is busy at a time."""
     whole: set[int] = field(default_factory=set, init=False)
     """Seeds whose block is in the record."""
