@@ -17,7 +17,7 @@ from repro.core.random_streams import SEEDS_BELOW
 from repro.record.folder.execution import Execution, execution_of
 from repro.record.folder.ledger import Attempt
 from repro.suite.model import Unit
-from repro.suite.planning.plan import Plan
+from repro.suite.planning.plan import Plan, solo_seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,32 @@ def covered(name: str, design: Experiment, lanes: Lanes) -> Scenario:
     return Scenario(name, "these nodes", judge, wrong=frozenset({"outside"}))
 
 
+def under_load(
+    design: Experiment, lanes: Lanes, solo: int, effect: float, generator: np.random.Generator
+) -> tuple[SimulatedRun, Plan, Execution]:
+    """Return a run in a pool whose load makes the ratio larger by `effect`, of which `solo` blocks also ran alone, on
+    lanes of the same kind drawn anew."""
+    run, plan, execution, _ = in_lanes(design, lanes, generator)
+    alone, _, _, _ = in_lanes(replace(design, ratio=design.ratio / (1 + effect)), lanes, generator)
+    chosen = solo_seeds(plan, solo)
+    return run, plan, replace(execution, alone=[item for item in alone.results if item.repeat in chosen])
+
+
+def loaded(name: str, design: Experiment, lanes: Lanes, solo: int, effect: float = 0.0, shown: bool = False
+           ) -> Scenario:
+    """Return the scenario of the test of the load, which ends in a caution or not."""
+
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        run, plan, execution = under_load(design, lanes, solo, effect, generator)
+        found = next(item for item in compare(plan, run.results, execution=execution) if item.primary).by_load
+        assert found is not None, "its trials have times"
+        return Judged("differs" if found.differs else "no difference")
+
+    if effect:
+        return Scenario(name, f"load {effect:.0%}", judge, right=frozenset({"differs"}))
+    return Scenario(name, "no load", judge, wrong=frozenset({"differs"}), rate=1.0 if shown else ALPHA)
+
+
 LOOKS = '{"looks": [8, 12, 18], "spending": "power", "power": 1.0}'
 
 
@@ -133,3 +159,8 @@ def lane_scenarios() -> Iterator[Scenario]:
                          Lanes(count, 0.3, drift, interaction), "node")
         yield pooled(f"{called}, different", replace(long, ratio=1.006), Lanes(count, 0.3), "node",
                      relative=RELATIVE if count > 6 else SHOWN)
+    for solo in (6, 12):
+        yield loaded(f"solo {solo} of 16 blocks", calm, Lanes(4, 0.3), solo)
+        yield loaded(f"solo {solo} of 16 blocks, drift 30%", calm, Lanes(4, 0.3, 0.3), solo)
+        yield loaded(f"solo {solo} of 16 blocks, interaction 1", calm, Lanes(4, 0.3, 0.0, 1.0), solo, shown=True)
+        yield loaded(f"solo {solo} of 16 blocks, load", calm, Lanes(4, 0.3), solo, 0.02)

@@ -23,7 +23,7 @@ from repro.bundle.verify_files import (
     unplanned_folders,
     without_place,
 )
-from repro.bundle.verify_lanes import check_lanes
+from repro.bundle.verify_lanes import check_lanes, strange_solo
 from repro.bundle.verify_ledger import check_ledger, check_looks, unfinished, unknown_nodes, unlisted_logs
 from repro.bundle.verify_plan import check_machine, check_plan, check_title, made_by
 from repro.bundle.verify_trials import check_gated, check_pairing, verified_result
@@ -36,7 +36,7 @@ from repro.record.environment.gpus import stand_ins
 from repro.record.folder import index as record_index
 from repro.record.folder import registration
 from repro.record.folder.ledger import Attempt, Incident, end_of, read_attempts, read_lines
-from repro.record.folder.store import TUNING, Gate, RunFolder, lists_trials, read_nodes, read_record
+from repro.record.folder.store import SOLO, TUNING, Gate, RunFolder, lists_trials, read_nodes, read_record
 from repro.record.folder.stored_code import classes_from_files
 from repro.record.result.results import Result
 from repro.suite.planning.consent import carried_by
@@ -99,20 +99,28 @@ def verify_opened(root: Path, path: Path) -> Verification:
         found.extend(wrong_bars(root))
     elif plan is not None and (has_tuning(root) or plan.suite.tuned is not None):
         _check_tuning(root, plan, found)
+    if plan is not None and (plan.solo or (root / SOLO).exists()):
+        found.extend(strange_solo(plan, _check_below(RunFolder(root).solo, SOLO, found)))
     return found
 
 
 def _check_tuning(root: Path, plan: Plan, found: Verification) -> None:
     """Check the tuning of a run as a record of its own, and that the run scores what it chose."""
     if has_tuning(root):
-        below = Verification(f"{found.source}/{TUNING}", found.identity)  # the run's index has its files
-        _check_record(RunFolder(root).tuning, below)
-        for what, count in below.checked.items():
-            found.checked[what] = found.checked.get(what, 0) + count
-        found.extend(Problem(f"{TUNING}/{item.place}", item.what, item.kind) for item in below.problems)
-        found.notes.extend(f"{TUNING}: {text}" for text in below.notes)
-        found.missing += [f"{TUNING}/{name}" for name in below.missing]
+        _check_below(RunFolder(root).tuning, TUNING, found)
     check_choice(root, plan, found)
+
+
+def _check_below(folder: RunFolder, name: str, found: Verification) -> Plan | None:
+    """Check a record inside a record, whose index has its files; return its plan."""
+    below = Verification(f"{found.source}/{name}", found.identity)
+    plan = _check_record(folder, below)
+    for what, count in below.checked.items():
+        found.checked[what] = found.checked.get(what, 0) + count
+    found.extend(Problem(f"{name}/{item.place}", item.what, item.kind) for item in below.problems)
+    found.notes.extend(f"{name}: {text}" for text in below.notes)
+    found.missing += [f"{name}/{item}" for item in below.missing]
+    return plan
 
 
 def _check_record(folder: RunFolder, found: Verification) -> Plan | None:

@@ -13,7 +13,7 @@ from repro.core.errors import Exit, OutputError, ReproError, visible
 from repro.core.files import Model, read_model
 from repro.core.frozen import Frozen
 from repro.record.folder import index as record_index
-from repro.record.folder.store import TUNING, RunFolder
+from repro.record.folder.store import SOLO, TUNING, RunFolder
 from repro.suite.planning.plan import Plan
 
 ProblemKind = Literal["hash", "missing", "unlisted", "schema", "plan", "result", "ledger", "conservation", "pairing",
@@ -220,7 +220,7 @@ def unplanned_folders(folder: RunFolder, plan: Plan) -> Iterator[Problem]:
 
 def unchecked_names(root: Path) -> list[str]:
     """Return the names at the top of a run that no check reads: reports, tracking, foreign files."""
-    checked = {*record_index.TOP, *record_index.BELOW, TUNING, *CHECKED_ELSEWHERE}
+    checked = {*record_index.TOP, *record_index.BELOW, SOLO, TUNING, *CHECKED_ELSEWHERE}
     return sorted(path.name for path in root.iterdir() if path.name not in checked)
 
 

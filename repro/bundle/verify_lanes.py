@@ -13,7 +13,7 @@ from repro.record.folder.ledger import Attempt, read_lines
 from repro.record.folder.shards import Shard
 from repro.record.folder.store import RunFolder, read_plan
 from repro.record.result.results import Result
-from repro.suite.planning.plan import Plan, shard_of
+from repro.suite.planning.plan import Plan, shard_of, solo_plan, solo_seeds
 
 LANES = "lanes.jsonl"
 
@@ -44,6 +44,19 @@ def check_lanes(
             found.extend(_of_shard(folder, plan, line, results, attempts))
             found.count("shards against the record")
     found.count("lanes of blocks")
+
+
+def strange_solo(plan: Plan, alone: Plan | None) -> Iterator[Problem]:
+    """Find blocks that ran alone and were not drawn for it, or are no part of the plan of the pool.
+
+    Args:
+        alone: their plan; None: there is none that can be read, which was reported.
+    """
+    if plan.solo != solo_seeds(plan, len(plan.solo)):
+        yield Problem("plan.json", "solo: are not the seeds that its master seed draws", "plan")
+    if alone is not None and (not plan.solo or not alone.whole
+                              or alone != solo_plan(plan, alone.whole.plan_sha256)):  # a bundle may change paths of it
+        yield Problem("solo/plan.json", "is not the part of plan.json that its solo seeds give", "lanes")
 
 
 def _strange_starts(attempts: Sequence[Attempt], shards: Mapping[str, Shard]) -> Iterator[Problem]:
@@ -96,7 +109,8 @@ def _of_shard(
     shard, place = RunFolder(folder.shards / line.shard), f"shards/{line.shard}"
     with suppress(OutputError):  # of the shard; the record itself is whole
         theirs = read_plan(shard.plan)
-        wanted = shard_of(plan, record_index.file_sha256(folder.plan), line.seeds,
+        wanted = shard_of(plan, plan.whole.plan_sha256 if plan.whole else record_index.file_sha256(folder.plan),
+                          line.seeds,
                           theirs.whole.started if theirs.whole else {})
         if (theirs.order, theirs.whole, theirs.digest) != (wanted.order, wanted.whole, wanted.digest):
             yield Problem(f"{place}/plan.json", "is not the part of plan.json that its seeds give", "lanes")

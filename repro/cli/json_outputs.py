@@ -12,6 +12,7 @@ from typing_extensions import NotRequired, TypedDict
 from repro.bundle.difference import ExecutionDifference
 from repro.bundle.judge import Answer, CellAnswer, Level
 from repro.bundle.verify_files import ProblemKind, VerifyAnswer
+from repro.cli.text.suite import PoolCost
 from repro.compare.design.calibration import Calibration
 from repro.compare.design.effect import MainEffect
 from repro.compare.design.power import Power
@@ -136,6 +137,7 @@ class PlanOutput(Plan):
     absent_data: list[str]
     tuning: dict[str, Any] | None = None
     power: Power | None = None
+    pool: PoolCost | None = None
 
 
 class Problem(Output):

@@ -72,7 +72,7 @@ def compare(
     standing, spec = Standing(plan, results, execution), METRICS[chosen]
     trials, doubts = by_cell(standing.used), drift.doubts(plan, standing.used, execution)
     unit: Unit = "block" if plan.has_twins else suite.unit
-    nodes = doubts.nodes(unit)
+    nodes, alone = doubts.nodes(unit), by_cell(execution.alone if execution else ())
     found = judged([
         examine(index.cells[one], index.cells[other], trials[one], trials[other], ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,
@@ -83,7 +83,7 @@ def compare(
             cautions=(*doubts.reruns(one, other, spec), *doubts.cautions(one, other),
                       *(() if pilot else standing.cautions(one, other, spec)), *undeclared),
             slots=doubts.slots(one, other), apart=doubts.apart(one, other), carry=doubts.carry(one, other),
-            nodes=nodes, unit=unit,
+            nodes=nodes, alone=(alone[one], alone[other]), unit=unit,
         ))
         for one, other in contrasts
     ])

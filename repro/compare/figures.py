@@ -323,6 +323,34 @@ class ByNode(Frozen):
                 f"another {self.noun[:-1]} {self.prediction.low:.3f} to {self.prediction.high:.3f}")
 
 
+class ByLoad(Frozen):
+    """The ratio in blocks that ran with no other lane of their pool busy, and in those of the same seeds in the pool.
+    """
+
+    alone: NodeRatio
+    pooled: NodeRatio
+    ratio: float
+    """In the pool over alone: geometric mean over seeds."""
+    interval: Bounds | None
+    """Student's at 95 %, paired by seed; None, as p: fewer than five seeds ran both ways, or there is no spread."""
+    p: float | None
+    """Two-sided, that the load changes nothing."""
+
+    @property
+    def differs(self) -> bool:
+        """The interval excludes 1."""
+        return self.interval is not None and not self.interval.low <= 1 <= self.interval.high
+
+    @property
+    def words(self) -> str:
+        """The comparison of the two."""
+        ends = self.interval
+        test = "too few seeds, or no spread, for an interval" if ends is None else (
+            f"95 % interval {ends.low:.3f} to {ends.high:.3f}, p = {self.p:.2g}")
+        return (f"{self.alone.pairs} blocks also ran alone: the ratio is {self.alone.ratio:.3f} there and "
+                f"{self.pooled.ratio:.3f} in the pool with the same seeds, {self.ratio:.3f} times as large ({test})")
+
+
 class Comparison(Frozen):
     """A candidate against its baseline."""
 
@@ -390,6 +418,8 @@ class Comparison(Frozen):
     levels: Levels | None = None
     by_node: ByNode | None = None
     """None: not in a pool, all pairs on one node, or no clock is in the metric."""
+    by_load: ByLoad | None = None
+    """None: no block ran alone, or no clock is in the metric. No figure of the verdict counts these trials."""
     one_search: OneSearch | None = None
     """The settings of the two come from one search each; also among the cautions."""
     refused: bool = False

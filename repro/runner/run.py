@@ -236,7 +236,7 @@ def base_of(root: Path, plan: Plan) -> str:
 
 def has_begun(folder: RunFolder) -> bool:
     """Return True if the gate was reached in this folder, or a trial."""
-    reached = (folder.ledger, folder.parity, folder.parity_verdict, folder.shards)
+    reached = (folder.ledger, folder.parity, folder.parity_verdict, folder.shards, folder.solo.root)
     return any(path.exists() for path in reached) or any(folder.trials.glob("*"))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -108,6 +110,30 @@ def test_a_lane_that_is_killed_and_then_the_coordinator(tmp_path: Path) -> None:
     assert any(item.status in ("started", "lost", "interrupted") for item in record.attempts)
     assert command(tmp_path, "verify", "pool").code == 0
     assert compare(record.plan, record.results, execution=record.execution)[0].left_out == ()
+
+
+@pytest.mark.slow
+def test_blocks_run_alone_before_the_pool_also_if_the_run_is_interrupted_meanwhile(tmp_path: Path) -> None:
+    suite(tmp_path, epochs=2)
+    run = start(tmp_path, "run", "s.yaml", "--no-mlflow", "--out", "pool", "--pool", "{kind: cores, lanes: 2, solo: 5}")
+    try:
+        until(lambda: len(list(tmp_path.glob("pool/solo/trials/*/result.json"))) >= 2)
+        run.send_signal(signal.SIGINT)
+        _, error = run.communicate(timeout=120)
+    finally:
+        run.kill()
+    assert run.returncode == 130 and "--resume pool" in error, error
+    ended = command(tmp_path, "run", "--resume", "pool", "--no-mlflow")
+    assert ended.code == 0, ended.error
+    record, alone = read_record(tmp_path / "pool"), read_record(tmp_path / "pool/solo")
+    assert [item.status for item in record.results] == ["ok"] * 12 and len(record.alone) == 10
+    spans = sorted((item.started_ms, item.started_ms + 1e3 * item.seconds) for item in alone.attempts)
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans)), "one at a time"
+    assert spans[-1][1] <= min(item.started_ms for item in record.attempts)
+    assert {item.nodes for item in alone.attempts} == {item.nodes for item in record.attempts}, "on both lanes"
+    (found,) = compare(record.plan, record.results, execution=record.execution)
+    assert found.by_load is not None and found.by_load.interval is not None and found.n == 6
+    assert command(tmp_path, "verify", "pool").code == 0
 
 
 @pytest.mark.slow

@@ -39,7 +39,8 @@ class NodeDrawing:
     nodes: ByNode
     axis: Axis
     marks: tuple[NodeMark, ...]
-    """Of each node; the last two are the mean over them and what is expected of another one."""
+    """Of each node, and of blocks that ran alone; the last two are the mean over nodes and what is expected of another.
+    """
 
 
 def lane_table(found: Findings) -> list[Row]:
@@ -53,12 +54,17 @@ def by_lane(rows: Sequence[Ratio]) -> list[NodeDrawing]:
 
 
 def _drawing(row: Ratio, nodes: ByNode) -> NodeDrawing:
-    ends = [end for item in nodes.nodes if item.interval for end in (item.interval.low, item.interval.high)]
-    ratios = [item.ratio for item in nodes.nodes]
+    load = row.item.by_load
+    drawn = (*nodes.nodes, *((load.alone, load.pooled) if load else ()))
+    ends = [end for item in drawn if item.interval for end in (item.interval.low, item.interval.high)]
+    ratios = [item.ratio for item in drawn]
     low, high, ahead = min(ratios), max(ratios), nodes.prediction
     axis = around_one([*ratios, ahead.low, ahead.high, *(min(max(end, low / 4), high * 4) for end in ends)])
     marks = [_mark(axis, item.ratio, item.interval, item.name, f"by_node.nodes.{index}", item.pairs)
              for index, item in enumerate(nodes.nodes)]
+    if load is not None:
+        marks += [_mark(axis, item.ratio, item.interval, item.name, f"by_load.{path}", item.pairs)
+                  for path, item in (("alone", load.alone), ("pooled", load.pooled))]
     return NodeDrawing(row, nodes, axis, (
         *marks, _mark(axis, nodes.ratio, nodes.interval, f"mean over {nodes.noun}", "by_node"),
         _mark(axis, nodes.ratio, ahead, f"another {nodes.noun[:-1]}", "by_node.prediction")))

@@ -92,6 +92,8 @@ def diff(first: Path, second: Path, as_json: bool) -> None:
 @click.argument("source", metavar="BUNDLE|RUN", type=PlaceParam(path_type=Path))
 @click.option("--trials", metavar="N|ID[,ID...]", help="N new pairs, or the trials with these ids.  [default: as many "
               "pairs as the margin needs]")
+@click.option("--blocks", metavar="SEED[,SEED...]", help="Run the pairs of these seeds of the record only, which the "
+              "answer then names.")
 @click.option("--margin", type=click.FloatRange(0, 1, min_open=True), metavar="M", help="Change of the ratio that "
               "counts as the same, 0.1 for 10 %.  [default: the suite's]")
 @click.option("--interaction", type=click.FloatRange(0, 1), default=0.0, metavar="S", help="Standard deviation by "
@@ -110,8 +112,9 @@ def diff(first: Path, second: Path, as_json: bool) -> None:
 @allow_code_option
 @json_option
 def reproduce(
-    source: Path, trials: str | None, margin: float | None, interaction: float, undecided: bool, until_settled: bool,
-    out: Path | None, resume: Path | None, force: bool, allowed: tuple[str, ...], code: str | None, as_json: bool,
+    source: Path, trials: str | None, blocks: str | None, margin: float | None, interaction: float, undecided: bool,
+    until_settled: bool, out: Path | None, resume: Path | None, force: bool, allowed: tuple[str, ...],
+    code: str | None, as_json: bool,
 ) -> None:
     """Run a record again and judge its claim.
 
@@ -121,15 +124,18 @@ def reproduce(
 
     \b
     Example: repro reproduce quickstart.zip --margin 0.2
+             repro reproduce pool.zip --blocks 3,11,20,24,31,47
     """
     from repro.cli.workflows.reproduce import Wanted
     from repro.cli.workflows.reproduce import reproduce as reproduce_record
 
     if resume is not None and (
-            trials or out or margin or interaction or undecided or until_settled):
+            trials or blocks or out or margin or interaction or undecided or until_settled):
         raise click.UsageError("--resume RUN keeps the folder, the trials and the terms of RUN; leave out --trials, "
-                               "--margin, --interaction, --even-if-undecided, --until-settled and --out")
+                               "--blocks, --margin, --interaction, --even-if-undecided, --until-settled and --out")
+    if trials and blocks:
+        raise click.UsageError("--trials and --blocks: each says which pairs run; give one")
     found = reproduce_record(source, trials, out, force, resume, allowed, code,
-                             Wanted(margin, interaction, undecided, until_settled))
+                             Wanted(margin, interaction, undecided, until_settled, blocks))
     answer(as_json, found.as_json(), found.text)
     sys.exit(found.exit_code)

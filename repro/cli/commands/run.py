@@ -79,7 +79,7 @@ def run(
              repro run engines --pool '{kind: slurm, lanes: 16}' -- --partition cpu
     """
     from repro.cli.text.suite import ended_text
-    from repro.cli.workflows.pool import declared_pool, pool_machine, unit_problem
+    from repro.cli.workflows.pool import declared_pool, pool_machine, unit_problem, with_solo
     from repro.cli.workflows.run import (
         machines_of_job,
         resume_suite,
@@ -127,6 +127,7 @@ def run(
                  if given] + (["--register", str(register.resolve())] if register else [])
         of_lanes = [flag for flag in flags if flag in ("--strict", "--energy")]
         stored = declared_pool(chosen, plan, scheduler, of_lanes) if chosen else None
+        plan = with_solo(plan, chosen) if chosen else plan
         if stored is None and (job := submitted(plan, scheduler, sys.argv[1:], out, flags)):
             say(job)
             return

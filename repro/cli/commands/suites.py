@@ -131,7 +131,7 @@ def plan(
     """
     from repro.bundle.source import open_record
     from repro.cli.text.suite import PoolCost, drawn_by_run, plan_text
-    from repro.cli.workflows.pool import unit_problem
+    from repro.cli.workflows.pool import unit_problem, with_solo
     from repro.cli.workflows.seen_data import seen_data, seen_words
     from repro.compare.design.power import out_of_reach, power
     from repro.compare.runs.asked import asked_before
@@ -166,6 +166,7 @@ def plan(
     chosen = parse_pool(pool) if pool is not None else None
     if why := unit_problem(source.suite, chosen):
         warnings.append(f"this plan cannot be run so: {why}")
+    found = with_solo(found, chosen) if chosen else found
     absent = absent_data(found)
     warnings += [f"this plan cannot be run here: {text}" for text in absent]
     for text in warnings:
@@ -253,6 +254,9 @@ def calibrate(
     else:
         click.echo(calibration.reach(plan, wanted, pairs, nulls), err=True)
         lanes = declared_pool(chosen, plan, scheduler, ()) if chosen else None
+        if chosen and chosen.solo:
+            raise UsageError("--pool: solo: a calibration compares cells with themselves, under the load of all lanes; "
+                             "leave solo out")
         found = calibration.calibrate(plan, source.text, wanted, pairs, nulls, to, lanes)
     answer(as_json, found.as_json(), found.text)
     sys.exit(found.exit_code)

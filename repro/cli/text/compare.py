@@ -129,6 +129,8 @@ def _details(item: Comparison) -> list[str]:
     found += _levels(item)
     if item.by_node is not None:
         found.append(item.by_node.words)
+    if item.by_load is not None:
+        found.append(item.by_load.words)
     if item.split is not None:
         found.append(f"= samples to the target x {item.split.samples.value:.3f} / samples a second x "
                      f"{item.split.throughput.value:.3f}")

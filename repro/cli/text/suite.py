@@ -13,7 +13,7 @@ from repro.cli.text.compare import calibration_text, effect_lines, quality_lines
 from repro.cli.workflows.progress import duration
 from repro.core import pattern
 from repro.core.errors import visible
-from repro.core.numbers import plain_sum
+from repro.core.numbers import plain_sum, spans
 from repro.core.source_code import SourceCode, is_file_kind
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
 from repro.seams.preconditioner import Work
@@ -165,6 +165,10 @@ class PoolCost:
     """Seeds that fill the last round."""
     wasted_blocks: int
     """Blocks that may have run in vain when a look ends the run."""
+    solo: tuple[int, ...]
+    """Seeds of the blocks that also run alone, before all others."""
+    solo_seconds: float | None
+    """They take, part of `seconds`; of the lane-hours it is the time of one lane."""
 
     @classmethod
     def of(cls, plan: Plan, pool: Pool, cost: Cost) -> PoolCost:
@@ -176,11 +180,13 @@ class PoolCost:
         wasted = min(lanes * each - 1, blocks - plan.design.looks[0]) if plan.design.looks else 0
         whole = cost.full_budget_seconds
         if whole is None:
-            return cls(lanes, blocks, rounds, None, None, None, rounds * lanes * each, wasted)
+            return cls(lanes, blocks, rounds, None, None, None, rounds * lanes * each, wasted, plan.solo, None)
         block = (whole - SETUP_SECONDS) / blocks
-        seconds = rounds * SETUP_SECONDS + min(rounds * each, blocks) * block
+        alone = -(-len(plan.solo) // each) * SETUP_SECONDS + len(plan.solo) * block
+        seconds = alone + rounds * SETUP_SECONDS + min(rounds * each, blocks) * block
         return cls(lanes, blocks, rounds, (SETUP_SECONDS + blocks * block) / seconds, seconds,
-                   (shards * SETUP_SECONDS + blocks * block) / 3600, rounds * lanes * each, wasted)
+                   (alone + shards * SETUP_SECONDS + blocks * block) / 3600, rounds * lanes * each, wasted, plan.solo,
+                   alone)
 
     def text(self) -> str:
         rounds = f"{self.rounds} round{'s' * (self.rounds > 1)}"
@@ -189,6 +195,10 @@ class PoolCost:
             lines[0] += (f", {self.speedup:.3g} x as fast as one lane, about {duration(self.seconds)} and "
                          f"{self.lane_hours:.2g} lane-hours (modelled: every trial uses its whole budget, and all "
                          "blocks take equally long)")
+        if self.solo:
+            takes = "" if self.solo_seconds is None else f", about {duration(self.solo_seconds)} of it (modelled)"
+            lines.append(f"  first {len(self.solo)} blocks run alone, one lane busy: seeds {spans(self.solo)}{takes}; "
+                         "no verdict counts them")
         if self.full_seeds > self.blocks:
             lines.append(f"  {self.full_seeds} seeds would fill the last round, in the same time")
         if self.wasted_blocks:

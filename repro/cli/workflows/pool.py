@@ -30,7 +30,7 @@ from repro.runner.pool.lane import begin_shard
 from repro.runner.run import Messages, Run, open_session
 from repro.suite.model import LEAST_NODES, Suite
 from repro.suite.planning.consent import permissions
-from repro.suite.planning.plan import Plan
+from repro.suite.planning.plan import Plan, solo_seeds
 
 PROBE_SECONDS = 2.0
 """Time between two questions whether the job has ended that asks a node."""
@@ -120,6 +120,21 @@ def declared_pool(pool: Pool, plan: Plan, options: Sequence[str], flags: Sequenc
                          "local")
     return StoredPool(pool=pool, name=store_name(plan.suite.suite), nodes=slurm_nodes(plan) or 1,
                       options=tuple(options), flags=(*split(permissions(plan.cells, plan.base)), *flags))
+
+
+def with_solo(plan: Plan, pool: Pool) -> Plan:
+    """Return the plan with the blocks that the pool also runs alone.
+
+    Raises:
+        UsageError: the plan has fewer.
+    """
+    if not pool.solo:
+        return plan
+    if not (seeds := solo_seeds(plan, pool.solo)):
+        first = f" up to its first look, at {plan.design.looks[0]}" if plan.design.looks else ""
+        raise UsageError(f"--pool: solo: this suite has fewer than {pool.solo} blocks{first}; give a smaller solo, or "
+                         "more seeds")
+    return plan.model_copy(update={"solo": seeds})
 
 
 def run_lane(

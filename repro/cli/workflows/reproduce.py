@@ -21,6 +21,7 @@ from repro.compare.runs.asked import asked_words
 from repro.core.errors import Exit, OutputError, RecordModified, UsageError, nearest
 from repro.core.files import read_bounded, write_json, write_model
 from repro.core.machine import Machine, detect
+from repro.core.numbers import spans
 from repro.core.random_streams import fresh_seed
 from repro.record.folder.limits import check_size
 from repro.record.folder.resume import reopen
@@ -49,6 +50,8 @@ class Wanted:
     """Run although "reproduced" may be out of reach."""
     until_settled: bool = False
     """Judge at declared looks, and end at the first that answers."""
+    blocks: str | None = None
+    """Comma-separated seeds of the record whose pairs run; None: the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,8 @@ def reproduce(
         second = execute(plan, folder, kept="nothing is judged; completed trials are kept",
                          next_step=f"resume with: {on}", force=force, is_settled=_Looks(first, folder, terms).end_at)
         found = judge(first, second, _chosen(second.plan), terms)
-        found = replace(found, warnings=(*found.warnings, *([asked.before] if asked.before else [])))
+        said = [text for text in (picked(first, second.plan), asked.before) if text]
+        found = replace(found, warnings=(*found.warnings, *said))
     asked.keep(found.answer, folder)
     write_json(folder.root / FILE, {**origin, **found.as_json()})
     return Reproduced(found, str(source), checked.identity, folder.root)
@@ -207,8 +211,8 @@ def choose_trials(record: Record, trials: str | None, wanted: Wanted = Wanted()
                   ) -> tuple[list[tuple[str, int]], Terms]:
     """Return (cell id, repeat) of the trials to run, and the terms; the choice depends on no second result.
 
-    Without ids those are the first repeats of the cells of the claims. Repeats that the record does not have get
-    further seeds of its master seed, without results so far.
+    Without ids and seeds those are the first repeats of the cells of the claims. Repeats that the record does not have
+    get further seeds of its master seed, without results so far.
 
     Raises:
         UsageError: neither a number nor ids of this record, no trial has a result, or no answer is within reach.
@@ -221,21 +225,47 @@ def choose_trials(record: Record, trials: str | None, wanted: Wanted = Wanted()
     ids = _by_id(have, trials) if trials is not None and not trials.strip().isdecimal() else None
     kept = [cell.cell_id for cell in record.plan.cells if ids is None or cell.cell_id in {name for name, _ in ids}]
     claims = claims_of(record.plan, kept)
-    count = _count(trials) if ids is None else min((
+    blocks = None if wanted.blocks is None else _blocks({repeat for _, repeat in have}, wanted.blocks)
+    count = len(blocks) if blocks else _count(trials) if ids is None else min((
         len(set[int].intersection(*({repeat for name, repeat in ids if name == cell} for cell in claim.cells)))
         for claim in claims), default=len(ids))
     if count == 0:
         raise UsageError("--trials: these trials leave no seed in both cells of a claim")
     terms = settled_terms(record, claims, count, wanted.margin, wanted.interaction, undecided=wanted.undecided,
                           until_settled=wanted.until_settled).model_copy(update={"record": figures_sha256(record)})
-    by_bits = [key for key in have if is_bitwise(record.plan, key[0]) and (count is None or key[1] < count)]
-    if wanted.until_settled and (ids is not None or by_bits):
+    by_bits = [key for key in have if is_bitwise(record.plan, key[0]) and (
+        key[1] in blocks if blocks else count is None or key[1] < count)]
+    if wanted.until_settled and (ids is not None or blocks or by_bits):
         raise UsageError("--until-settled: " + ("cells that are judged by their hashes have no looks" if by_bits else
-                                                "trials by their ids are all run; name a number of pairs"))
+                                                "chosen trials or blocks are all run; name a number of pairs"))
     if ids is not None:
         return ids, terms
     judged = dict.fromkeys(name for claim in claims for name in claim.cells)
-    return [*((name, repeat) for repeat in range(terms.pairs) for name in judged), *by_bits], terms
+    return [*((name, repeat) for repeat in blocks or range(terms.pairs) for name in judged), *by_bits], terms
+
+
+def _blocks(have: set[int], text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = next((part for part in parts if not part.isdecimal() or int(part[:9]) not in have), None)
+    if unknown is not None or not parts:
+        raise UsageError(f"--blocks {unknown or text}: is no seed of the record; it has {spans(sorted(have))}")
+    return sorted({int(part[:9]) for part in parts})
+
+
+def picked(record: Record, plan: Plan) -> str:
+    """Return that the seeds of a reproduction were chosen, and what that does to the claims of the record; "" if they
+    are its first."""
+    seeds = {repeat for _, repeat in plan.order}
+    if seeds == {*range(len(seeds))}:
+        return ""
+    shown = []
+    for claim in claims_of(record.plan, [cell.cell_id for cell in plan.cells]):
+        part, whole = (measured(record, claim, kept) for kept in (dict.fromkeys(claim.cells, seeds), None))
+        if part.mean and whole.mean:
+            shown.append(f"; {claim.label} is {from_log(part.mean.value):.4g} in the record over them, "
+                         f"{from_log(whole.mean.value):.4g} over all {whole.n}")
+    return (f"seeds {spans(sorted(seeds))} were chosen by who reproduced the record{''.join(shown[:1])}; a choice that "
+            "knows the figures of the record can choose the answer")
 
 
 def _count(trials: str | None) -> int | None:
@@ -288,7 +318,7 @@ def announced(record: Record, plan: Plan, terms: Terms, before: str = "") -> str
     lines.append("over all records, \"reproduced\" at a change of the margin and \"not reproduced\" without a change "
                  "err in at most 5 % each, if the interaction of session and cell has a standard deviation of at most "
                  f"{100 * terms.interaction:g} % (--interaction)")
-    return "\n".join([*lines, *([before] if before else [])])
+    return "\n".join([*lines, *(text for text in (picked(record, plan), before) if text)])
 
 
 def reduce_plan(
@@ -314,7 +344,7 @@ def reduce_plan(
     order = tuple((places[cell_id], repeat) for cell_id, repeat in chosen)
     note = f"a reproduction: {len(order)} trials for the claims of a record of {len(plan.order)}"
     found = plan.model_copy(update={
-        "kind": "reproduction", "terms": terms, "base": "", "cells": cells, "order": order,
+        "kind": "reproduction", "terms": terms, "base": "", "solo": (), "cells": cells, "order": order,
         "notes": (*plan.notes, note), "cores": machine.cores, "device_count": machine.device_count,
         "order_seed": order_seed,
     })

@@ -16,11 +16,22 @@ from repro.compare.evidence.drift import Slots
 from repro.compare.evidence.grid import Grid, grid_of
 from repro.compare.evidence.late import Late, late_of
 from repro.compare.evidence.missed import Missed, missed
-from repro.compare.evidence.nodes import node_figures, node_means, sides_of
+from repro.compare.evidence.nodes import load_figures, node_figures, node_means, sides_of
 from repro.compare.evidence.pairing import CellTrials, Observed, cell_trials, mismatch, pairs_of
 from repro.compare.evidence.repeated import one_of_each, repeated_in
 from repro.compare.evidence.stage import Stage, missed_p, stage_figures
-from repro.compare.figures import Adjusted, Advice, ByNode, CarryOver, Estimate, Pair, Repeated, TimeSplit, bounds
+from repro.compare.figures import (
+    Adjusted,
+    Advice,
+    ByLoad,
+    ByNode,
+    CarryOver,
+    Estimate,
+    Pair,
+    Repeated,
+    TimeSplit,
+    bounds,
+)
 from repro.compare.qualifiers import Failures, Levels
 from repro.core.numbers import plain_sum
 from repro.record.result.status import meaning
@@ -62,6 +73,8 @@ class ComparisonRequest:
     """How much of a carry-over is in each pair."""
     nodes: Mapping[int, str] = field(default_factory=dict)
     """Repeat -> the node or lane that it ran on; {}: not in a pool."""
+    alone: tuple[Sequence[Observed], Sequence[Observed]] = ((), ())
+    """Trials of the candidate and of the baseline in blocks that ran with no other lane of the pool busy."""
     unit: Unit = "block"
     """What the tests count: pairs, or the mean of each node."""
     stage: Stage | None = None
@@ -157,6 +170,15 @@ class Evidence:
         if self.ratio is None or not asked.scale.clocked or any(pair.repeat not in asked.nodes for pair in self.pairs):
             return None
         return node_figures(self.judged_pairs, asked.nodes, asked.unit)
+
+    @property
+    def by_load(self) -> ByLoad | None:
+        """The ratio in blocks that ran alone; None: there are none, or it has no ratio to compare with."""
+        scale = self.asked.scale
+        sides = [cell_trials("", trials, scale) for trials in self.asked.alone]
+        if self.ratio is None or not scale.clocked or any(side.wrong for side in sides):
+            return None
+        return load_figures(self.pairs, pairs_of(*sides))
 
     def _shifts(self, slots: Slots) -> tuple[float, ...]:
         """Return the part of each log ratio that the machine explains; of a rate it is the opposite of a time's."""

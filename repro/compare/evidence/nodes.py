@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro import stats
-from repro.compare.figures import Bounds, ByNode, NodeRatio, Pair, bounds
+from repro.compare.figures import Bounds, ByLoad, ByNode, NodeRatio, Pair, bounds
 from repro.stats.interval import from_log, t_quantile
 from repro.stats.random_effects import one_way
+from repro.stats.replication import mean_log, two_sided
+from repro.suite.design import LEAST_REPEATS
 from repro.suite.model import Unit
 
 
@@ -51,13 +53,33 @@ def node_figures(pairs: Sequence[Pair], nodes: Mapping[int, str], unit: Unit) ->
     ends = [from_log(math.log(ratio) + sign * t_quantile(0.975, len(means) - 1) * error) for sign in (-1, 1)]
     test = stats.or_none(lambda: one_way([_logs(each) for each in found.values()]))
     return ByNode(
-        unit=unit, nodes=tuple(NodeRatio(
-            name=name, pairs=len(each), ratio=mean.candidate / mean.baseline,
-            interval=bounds(stats.paired_ratio(*sides_of(each))[1]) if len(each) > 1 else None)
-            for (name, each), mean in zip(found.items(), means, strict=True)),
+        unit=unit, nodes=tuple(_over_pairs(name, each) for name, each in found.items()),
         statistic=test.statistic if test else None, p=test.p if test else None,
         between=test.between if test else None, ratio=ratio, interval=bounds(interval),
         prediction=Bounds(low=ends[0], high=ends[1], level=0.95))
+
+
+def load_figures(pooled: Sequence[Pair], alone: Sequence[Pair]) -> ByLoad | None:
+    """Return the ratio of pairs that ran alone against that of the same seeds in the pool; None: no seed has both.
+
+    The order within a block is the same both ways, and so is all that its seed draws.
+    """
+    own = {pair.repeat: pair for pair in alone}
+    pooled = [pair for pair in pooled if pair.repeat in own]
+    if not pooled:
+        return None
+    above, below = (_over_pairs(name, pairs) for name, pairs in (
+        ("these seeds in the pool", pooled), ("alone", [own[pair.repeat] for pair in pooled])))
+    changes = [Pair(repeat=pair.repeat, candidate=pair.candidate / pair.baseline,
+                    baseline=own[pair.repeat].candidate / own[pair.repeat].baseline) for pair in pooled]
+    found = stats.or_none(lambda: mean_log(list(_logs(changes)))) if len(changes) >= LEAST_REPEATS else None
+    return ByLoad(alone=below, pooled=above, ratio=above.ratio / below.ratio, p=two_sided(found) if found else None,
+                  interval=bounds(stats.paired_ratio(*sides_of(changes))[1]) if found else None)
+
+
+def _over_pairs(name: str, pairs: Sequence[Pair]) -> NodeRatio:
+    return NodeRatio(name=name, pairs=len(pairs), ratio=math.exp(math.fsum(_logs(pairs)) / len(pairs)),
+                     interval=bounds(stats.paired_ratio(*sides_of(pairs))[1]) if len(pairs) > 1 else None)
 
 
 def sides_of(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:

@@ -173,7 +173,7 @@ def merge(group: Sequence[Source], root: Path, notes: Sequence[str] = ()) -> Rec
     """
     folder = RunFolder.create(root)
     base = max(group, key=lambda item: len(item.record.plan.order)).record
-    plan = base.plan.model_copy(update={"notes": (*base.plan.notes, *notes)})
+    plan = base.plan.model_copy(update={"notes": (*base.plan.notes, *notes), "solo": ()})
     write_model(folder.plan, plan)
     write_model(folder.environment, group[0].record.environment)
     write_json(root / MERGED, {"schema": 1, "runs": [

@@ -213,6 +213,8 @@ def cautions(item: Evidence) -> list[str]:
     found += _drift_cautions(item)
     if (nodes := item.by_node) is not None and nodes.unit == "block" and nodes.differs:
         found.append(f"{nodes.words}; the verdict is on these {nodes.noun} and no others")
+    if (load := item.by_load) is not None and load.differs:
+        found.append(f"{load.words}; the verdict is on ratios under the load of all lanes")
     if item.missed is not None and item.missed.restricted is not None and not item.missed.restricted.declared:
         found.append("the suite declares no horizon: the limit up to which all trials were observed is used")
     if item.ours.n and item.theirs.n and not item.refusal and item.smallest < LEAST_REPEATS:

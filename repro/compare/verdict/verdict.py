@@ -43,7 +43,7 @@ def _comparison(item: Evidence, share: FamilyShare) -> Comparison:
         equivalence=_margin_test(item, share.equivalence_p if adjusted else None), advice=advice,
         cautions=(*item.asked.cautions, *sentences.cautions(item)), refused=bool(item.refusal),
         repeated=item.repeated, carry_over=item.carry_over, left_out=item.left_out, failures=item.failures,
-        levels=item.levels, by_node=item.by_node,
+        levels=item.levels, by_node=item.by_node, by_load=item.by_load,
         adjusted=item.adjusted, corrected=bounds(item.corrected(1 - share.level)),
         reachable=share.floor <= ALPHA, grid=_grid_facts(item),
     )

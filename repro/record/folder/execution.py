@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.record.folder.ledger import Attempt
+from repro.record.result.results import Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,8 @@ class Execution:
     """Of all trials, in any order; without those of some result, the order of the plan counts."""
     resumed_ms: Sequence[float] = ()
     """Moments at which the run was resumed."""
+    alone: Sequence[Result] = ()
+    """Of a pool: results of blocks that also ran with no other lane busy."""
 
 
 def execution_of(starts: Sequence[Attempt], resumed_ms: Sequence[float]) -> Execution:

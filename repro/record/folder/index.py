@@ -15,15 +15,15 @@ from typing import Literal
 from repro.core import door
 from repro.core.errors import OutputError
 from repro.core.files import read_bounded, write_text
-from repro.record.folder.store import TUNING, RunFolder
+from repro.record.folder.store import SOLO, TUNING, RunFolder
 
 NAME, MERGED = "sha256sums.txt", "sources.json"
 TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "nodes.jsonl", "lanes.jsonl", "ledger.jsonl",
        "incidents.jsonl", "looks.jsonl", "parity.json", "declared.json", "tuned.yaml", "registration.json",
        "registration.json.sig", MERGED)
 BELOW = ("code", "parity", "trials")
-"""Folders whose every file belongs to the record, as the files of the record in TUNING do, whose own index that of the
-run replaces. Reports, tracking and calibration can be made from it again."""
+"""Folders whose every file belongs to the record, as the files of the records in TUNING and SOLO do, whose own index
+that of the run replaces. Reports, tracking and calibration can be made from it again."""
 MAX_FILES = 100_000
 MAX_FILE_BYTES = 256 << 20
 PIECE = 1 << 20
@@ -55,8 +55,9 @@ def members(root: Path) -> Iterator[Member]:
         OutputError: there are more than MAX_FILES.
     """
     found = _members(root, "")
-    if (root / TUNING).is_dir():
-        found += _members(root / TUNING, f"{TUNING}/")
+    for name in (TUNING, SOLO):
+        if (root / name).is_dir():
+            found += _members(root / name, f"{name}/")
     if len(found) > MAX_FILES:
         raise OutputError(f"{root}: holds more than {MAX_FILES:,} files, the limit of a run")
     yield from sorted(found, key=lambda item: item.name.encode("utf-8", "surrogateescape"))

@@ -35,6 +35,8 @@ class Assignment(Frozen):
     seeds: tuple[int, ...]
     started: dict[str, int] = Field(default_factory=dict)
     """Trial -> number of its last start by another shard; only of trials that were started."""
+    alone: bool = Field(False, exclude_if=lambda alone: not alone)
+    """They run with no other lane busy, and go into the record of such blocks."""
 
 
 class Shard(Frozen):

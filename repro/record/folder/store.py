@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,6 +45,8 @@ from repro.suite.planning.plan import Plan
 MAX_TRIALS = 200_000
 TUNING = "tuning"
 """Folder of the tuning of a run, which is a record of its own."""
+SOLO = "solo"
+"""Folder of the blocks of a pool that ran alone, which is a record of its own."""
 
 
 class RunFolder:
@@ -91,6 +93,13 @@ class RunFolder:
     def tuning(self) -> RunFolder:
         """The tuning of this run."""
         return RunFolder(self.root / TUNING)
+
+    @property
+    def solo(self) -> RunFolder:
+        """The blocks of this pool that ran alone; lanes run them in shards of the pool."""
+        found = RunFolder(self.root / SOLO)
+        found.shards, found.code = self.shards, self.code
+        return found
 
     def trial(self, trial_id: str) -> Path:
         return self.trials / trial_id
@@ -171,6 +180,8 @@ class Record:
     """Incidents of the run, in order."""
     looks: tuple[Look, ...] = ()
     """Looks of a sequential run, in order."""
+    alone: tuple[Result, ...] = ()
+    """Of a pool: results of blocks that also ran with no other lane busy."""
     node_history: tuple[Nodes, ...] = ()
     """Computers, links and job of the run: at its first start, and after each change."""
     derived: dict[str, object] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -225,7 +236,8 @@ class Record:
     @property
     def execution(self) -> Execution:
         """All starts of trials, unmeasured ones as well, and where the run was resumed."""
-        return execution_of(self.starts, [item.at_ms for item in self.incidents if item.kind == "resumed"])
+        resumed = [item.at_ms for item in self.incidents if item.kind == "resumed"]
+        return replace(execution_of(self.starts, resumed), alone=self.alone)
 
     def due(self) -> list[Trial]:
         """Return the planned trials that this record has or lacks: those after the end of a sequential run are neither.
@@ -298,6 +310,7 @@ def read_record(root: Path) -> Record:
         looks=latest(read_lines(folder.looks, Look)),
         node_history=read_nodes(folder),
         results=results,
+        alone=read_record(folder.solo.root).results if plan.solo and folder.solo.environment.is_file() else (),
         parity=_read_gate(folder.parity_verdict) if folder.parity_verdict.is_file() else None,
     )
 

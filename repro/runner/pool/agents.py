@@ -24,7 +24,7 @@ from repro.record.folder.store import RunFolder
 SILENCE_SECONDS = 15.0
 JOIN_SECONDS = 300.0
 """Longest time without any agent while blocks wait."""
-FROM_POOL = ("plan.json", "suite.yaml", "environment.json", "parity.json")
+FROM_POOL = ("plan.json", "suite.yaml", "environment.json", "parity.json", "solo/environment.json", "solo/parity.json")
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from repro.core.numbers import spans
 from repro.record.environment.differences import differences
 from repro.record.environment.environment import Environment
 from repro.record.folder import resume
-from repro.record.folder.index import NAME
+from repro.record.folder.index import NAME, file_sha256
 from repro.record.folder.ledger import Look, append_line, latest, read_lines, read_starts
 from repro.record.folder.shards import (
     ASSIGNED,
@@ -45,7 +45,7 @@ from repro.runner.run import Findings, unsealed
 from repro.runner.signals import DeferredInterrupt, raise_dropped
 from repro.runner.tracking import Replays, Tracker
 from repro.runner.trials import Looks
-from repro.suite.planning.plan import Plan
+from repro.suite.planning.plan import Plan, solo_plan
 
 MOST_LOSSES = 3
 """Times that a block may be lost in one execution: something ends its lanes."""
@@ -93,6 +93,8 @@ class PooledRun:
     engine: Engine
     seeds_per_shard: int = 1
     tracking: Tracker | None = None
+    alone: bool = False
+    """These are blocks that run with no other lane busy."""
     has_written: bool = field(default=False, init=False)
 
     def execute(self, findings: Findings | None = None) -> Record:
@@ -116,8 +118,21 @@ class PooledRun:
                                                     "replaced")
             for item in found.differences:
                 self.folder.append_incident("difference", item.text, difference=item.kind)
-            Blocks(context, self.engine, self.seeds_per_shard, Replays(self.tracking, self.watcher)).run(begun)
+            if self.plan.solo:
+                self._run_alone()
+            Blocks(context, self.engine, self.seeds_per_shard, Replays(self.tracking, self.watcher), self.alone
+                   ).run(begun)
         return read_record(self.folder.root)
+
+    def _run_alone(self) -> None:
+        """Run what is missing of the blocks that also run with no other lane busy; nothing else runs meanwhile."""
+        folder, plan = self.folder.solo, solo_plan(self.plan, file_sha256(self.folder.plan))
+        if not folder.plan.is_file():
+            folder.root.mkdir(exist_ok=True)
+            write_model(folder.plan, plan)
+        if resume.find(folder, plan) or any(not folder.result(trial.trial_id).is_file() for trial in plan.trials()):
+            self.watcher.stage(f"{len(self.plan.solo)} blocks run alone first: seeds {spans(self.plan.solo)}")
+            PooledRun(plan, folder, self.watcher, self.engine, self.seeds_per_shard, alone=True).execute()
 
 
 def _halves(folder: RunFolder, plan: Plan, damage: Sequence[resume.Damaged]) -> Iterator[resume.Damaged]:
@@ -160,6 +175,8 @@ class Blocks:
     engine: Engine
     seeds_per_shard: int
     replays: Replays
+    alone: bool = False
+    """One lane is busy at a time."""
     whole: set[int] = field(default_factory=set, init=False)
     """Seeds whose block is in the record."""
     ready: dict[int, ShardRun] = field(default_factory=dict, init=False)
@@ -218,8 +235,9 @@ class Blocks:
         """Read what the record and its shards have from earlier executions."""
         folder, plan = self.context.folder, self.context.plan
         starts = read_starts(folder.ledger)
-        if folder.environment.is_file():
-            self.lane_class = read_model(folder.environment, Environment)
+        for place in (folder, folder.solo):
+            if self.lane_class is None and place.environment.is_file():
+                self.lane_class = read_model(place.environment, Environment)
         self.known = {(item.trial_id, item.attempt) for item in starts}
         for item in starts:
             self.started[item.trial_id] = max(self.started.get(item.trial_id, 0), item.attempt)
@@ -230,7 +248,7 @@ class Blocks:
             self.last = number
             with suppress(OutputError):  # a coordinator that was killed had not written it
                 assigned = read_assignment(folder, number)
-                if not set(assigned.seeds) <= self.whole:
+                if assigned.alone == self.alone and not set(assigned.seeds) <= self.whole:
                     self.assigned[number] = assigned
         if not self.assigned:
             return
@@ -247,7 +265,7 @@ class Blocks:
                 self._end()
                 return
             waiting = self._waiting()
-            room = self.engine.room()
+            room = min(self.engine.room(), 1 - len(self.assigned)) if self.alone else self.engine.room()
             groups = [waiting[place:place + self.seeds_per_shard]
                       for place in range(0, len(waiting), self.seeds_per_shard)][:room]
             if groups:
@@ -267,7 +285,7 @@ class Blocks:
         folder = self.context.folder
         mine = {name: self.started[name] for seed in seeds for name in self.trials[seed] if name in self.started}
         lost = [run for seed in seeds for run in self.lost.get(seed, ())]
-        item = Assignment(seeds=tuple(seeds), started=last_starts(mine, lost))
+        item = Assignment(seeds=tuple(seeds), started=last_starts(mine, lost), alone=self.alone)
         self.last = number = self.last + 1
         try:
             (folder.shards / str(number)).mkdir(parents=True)

@@ -27,6 +27,7 @@ from repro.record.environment.gpus import usable_uuids
 from repro.record.folder.store import RunFolder
 from repro.runner.pool.agents import AgentLanes
 from repro.runner.pool.coordinator import Engine
+from repro.suite.design import LEAST_REPEATS
 from repro.suite.planning.plan import Plan
 
 FILE = "pool.json"
@@ -43,6 +44,8 @@ class Pool(Frozen):
     """Blocks that run at once; None: with gpus one for each GPU."""
     blocks_per_task: int = Field(1, ge=1, le=1000)
     """Blocks that one lane runs in one go: a task of slurm, a process elsewhere. Short blocks share its start."""
+    solo: int | None = Field(None, ge=LEAST_REPEATS, le=10_000, exclude_if=lambda count: count is None)
+    """Blocks that also run with no other lane busy, to tell what the load does to ratios; None: none."""
 
 
 class StoredPool(Frozen):
@@ -301,7 +304,9 @@ class OneMachine:
         return len(self._free())
 
     def start(self, shards: Sequence[int]) -> None:
-        for shard, number in zip(shards, self._free(), strict=False):
+        # In turn, so that blocks that run alone are not all on one lane.
+        free = sorted(self._free(), key=lambda number: (number - shards[0]) % len(self.lanes))
+        for shard, number in zip(shards, free, strict=False):
             lane = self.lanes[number]
             cores = spans(lane.cores, to="-", between=",")
             command = f"exec {lane_command(self.stored, self.folder, str(shard))} --tied --cores {cores}"

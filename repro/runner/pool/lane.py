@@ -18,7 +18,8 @@ def begin_shard(root: Path, plan: Plan, number: int) -> tuple[RunFolder, Plan] |
     """Make the folder of the next start of a shard: it runs the blocks that no earlier start of it has whole.
 
     A block that was begun runs again from its first trial, because its pairs would be divided otherwise. Environment
-    and gate are those of the pool, if it has them already: a lane of another class refuses to start.
+    and gate are those of the pool or of its blocks that ran alone, if these have them already: a lane of another class
+    refuses to start.
 
     Args:
         plan: of the run at `root`, with its classes from files.
@@ -39,10 +40,12 @@ def begin_shard(root: Path, plan: Plan, number: int) -> tuple[RunFolder, Plan] |
     place = pool.shards / str(number)
     taken = [int(path.name) for path in place.glob("*") if path.name.isdecimal()]
     folder = RunFolder.create(place / str(1 + max(taken, default=0)))
+    passed = next((item for item in (pool, pool.solo)
+                   if item.environment.is_file() and item.parity_verdict.is_file()), None)
     try:
-        if pool.environment.is_file() and pool.parity_verdict.is_file():
-            shutil.copyfile(pool.environment, folder.environment)
-            shutil.copyfile(pool.parity_verdict, folder.parity_verdict)
+        if passed is not None:
+            shutil.copyfile(passed.environment, folder.environment)
+            shutil.copyfile(passed.parity_verdict, folder.parity_verdict)
     except OSError as error:
         raise OutputError(f"{error.filename or folder.root}: cannot be copied: {error.strerror}") from error
     return fill(folder, part, read_bounded(pool.suite).decode(), brought=pool.code), part

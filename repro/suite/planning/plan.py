@@ -92,6 +92,8 @@ class Plan(Formatted):
     """Of a reproduction: what was declared before it ran."""
     whole: Whole | None = None
     """Of a shard: the plan that it is part of."""
+    solo: tuple[int, ...] = Field((), exclude_if=lambda seeds: not seeds)
+    """Of a pool: seeds whose blocks also run with no other lane busy. These trials enter no verdict of the run."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -198,8 +200,22 @@ def shard_of(plan: Plan, plan_sha256: str, repeats: Collection[int], started: Ma
     """Return the part of a plan with the blocks of some repeats, in their order."""
     order = tuple((index, repeat) for index, repeat in plan.order if repeat in repeats)
     names = {trial.trial_id for trial in plan.trials() if trial.repeat in repeats}
-    return plan.model_copy(update={"kind": "shard", "order": order, "whole": Whole(
+    return plan.model_copy(update={"kind": "shard", "order": order, "solo": (), "whole": Whole(
         plan_sha256=plan_sha256, started={name: count for name, count in started.items() if name in names})})
+
+
+def solo_seeds(plan: Plan, count: int) -> tuple[int, ...]:
+    """Return the seeds whose blocks also run alone: one drawn from each of `count` equal parts of the seeds that the
+    run has whatever its looks say; () if there are fewer than `count`."""
+    among = plan.design.looks[0] if plan.design.looks else plan.design.repeats
+    draw = Streams(plan.master_seed, 0).generator("solo-blocks")
+    return tuple(int(draw.integers(among * part // count, among * (part + 1) // count))
+                 for part in range(count)) if count <= among else ()
+
+
+def solo_plan(plan: Plan, plan_sha256: str) -> Plan:
+    """Return the part of a plan of a pool that also runs alone."""
+    return shard_of(plan, plan_sha256, plan.solo, {}).model_copy(update={"base": ""})
 
 
 def make_plan(

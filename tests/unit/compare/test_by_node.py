@@ -11,14 +11,14 @@ from pydantic import ValidationError
 from scipy.stats import f_oneway, ttest_1samp
 
 from benchmarks.verdicts.experiment import Experiment
-from benchmarks.verdicts.lanes import Lanes, in_lanes
+from benchmarks.verdicts.lanes import Lanes, in_lanes, under_load
 from repro.compare import Comparison, compare
 from repro.core.machine import Machine
 from repro.record.folder.execution import Execution
 from repro.record.result.results import Result
 from repro.stats.random_effects import one_way
 from repro.suite.model import Suite, Unit
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan, solo_seeds
 from repro.tables.verdicts import comparison_sentence
 
 CALM = Experiment(24, spread=0.01, within="speed")
@@ -153,3 +153,35 @@ def test_the_unit_is_part_of_the_digest_only_if_it_is_declared() -> None:
     for change, words in (({"seeds": 5}, "needs at least 6"), (looks, "looks count pairs")):
         with pytest.raises(ValidationError, match=words):
             Suite.model_validate(data | {"unit": "node"} | change)
+
+
+def test_blocks_that_ran_alone_are_compared_with_the_same_seeds_in_the_pool() -> None:
+    for effect, differs in ((0.0, False), (0.05, True)):
+        run, plan, execution = under_load(CALM, Lanes(4, 0.3), 6, effect, np.random.default_rng(3))
+        found, without = (primary(plan, run.results, item) for item in (execution, replace(execution, alone=())))
+        load = found.by_load
+        assert load is not None and load.interval is not None and without.by_load is None
+        alone = {cell: {item.repeat: item.tta_wall for item in execution.alone if item.cell_id == cell}
+                 for cell in (found.candidate, found.baseline)}
+        ours, theirs = alone[found.candidate], alone[found.baseline]
+        both = [(pair.candidate / pair.baseline, ours[pair.repeat] / theirs[pair.repeat])  # type: ignore[operator]
+                for pair in found.pairs if pair.repeat in solo_seeds(plan, 6)]
+        test = ttest_1samp(np.log([one / other for one, other in both]), 0)
+        assert load.p == pytest.approx(test.pvalue)
+        expected = list(test.confidence_interval())
+        assert [math.log(load.interval.low), math.log(load.interval.high)] == pytest.approx(expected)
+        assert load.ratio == pytest.approx(load.pooled.ratio / load.alone.ratio)
+        assert load.alone.ratio == pytest.approx(np.exp(np.mean(np.log([other for _, other in both]))))
+        said = [text for text in found.cautions if "blocks also ran alone" in text]
+        assert load.differs == differs == bool(said), load
+        assert not said or said[0].endswith("the verdict is on ratios under the load of all lanes")
+        assert (found.verdict, found.ratio, found.p, found.n) == (without.verdict, without.ratio, without.p, without.n)
+
+
+def test_fewer_than_five_seeds_that_ran_both_ways_have_no_interval() -> None:
+    run, plan, execution = under_load(CALM, Lanes(4, 0.3), 6, 0.5, np.random.default_rng(3))
+    few = replace(execution, alone=[item for item in execution.alone if item.repeat in solo_seeds(plan, 6)[:4]])
+    load = primary(plan, run.results, few).by_load
+    assert load is not None and (load.alone.pairs, load.interval, load.p, load.differs) == (4, None, None, False)
+    assert "too few seeds" in load.words
+    assert primary(plan, run.results, execution, "samples").by_load is None

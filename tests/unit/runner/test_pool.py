@@ -31,7 +31,7 @@ from repro.runner.pool.coordinator import PooledRun
 from repro.runner.pool.lane import begin_shard
 from repro.runner.run import Run, prepare
 from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan, solo_seeds
 from tests.watcher import Silent
 
 SUITE = """\
@@ -355,3 +355,100 @@ def test_a_signal_while_a_block_is_taken_waits_for_all_of_it(
     assert before.results and not any(item.status == "lost" for item in before.attempts)
     assert len(before.results) % 2 == 0
     assert len(pooled.execute().attempts) == 16 and pooled.problems() == []
+
+
+@pytest.fixture
+def solo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pooled:
+    found = Pooled(tmp_path, SUITE, monkeypatch)
+    found.plan = found.plan.model_copy(update={"solo": solo_seeds(found.plan, 5)})
+    write_model(found.folder.plan, found.plan)
+    return found
+
+
+def test_blocks_that_run_alone_come_first_and_count_in_no_verdict(
+    solo: Pooled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy: list[int] = []
+    start = solo.lanes.start
+
+    def started(shards: Sequence[int]) -> None:
+        start(shards)
+        busy.append(len(solo.lanes.waiting))
+
+    solo.lanes.start = started  # type: ignore[method-assign]
+    record = solo.execute()
+    assert busy[:5] == [1] * 5 and busy[5] == 3
+    assert sorted({item.repeat for item in record.alone}) == list(solo.plan.solo) and len(record.alone) == 10
+    assert len(record.results) == len(record.attempts) == 16
+    below = read_record(solo.folder.solo.root)
+    assert max(item.started_ms for item in below.attempts) < min(item.started_ms for item in record.attempts)
+    assert not {item.shard for item in below.attempts} & {item.shard for item in record.attempts}
+    assert solo.problems() == []
+    (tmp_path / "without").mkdir()
+    without = Pooled(tmp_path / "without", SUITE, monkeypatch)
+    without.plan = without.plan.model_copy(update={"order_seed": solo.plan.order_seed, "order": solo.plan.order})
+    other = without.execute()
+    ours, theirs = (compare(item.plan, item.results, execution=item.execution)[0] for item in (record, other))
+    assert ours.by_load is not None and theirs.by_load is None
+    changes = {"by_load": None, "by_node": None, "cautions": ()}  # other lanes run other seeds
+    assert ours.model_copy(update=changes) == theirs.model_copy(update=changes)
+    assert (ours.by_load.alone.pairs, ours.by_load.ratio, ours.by_load.interval) == (5, 1.0, None), "no spread"
+    assert '"solo"' not in without.folder.plan.read_text()
+    assert not without.folder.solo.root.exists()
+
+
+def test_the_gate_ran_alone_and_not_again_on_every_lane(solo: Pooled) -> None:
+    record = solo.execute()
+    assert record.parity is not None and not record.folder.parity.exists()
+    assert not list(solo.folder.shards.glob("[6-9]/1/parity"))
+
+
+def test_a_lane_that_is_lost_alone_runs_its_block_again_alone(solo: Pooled) -> None:
+    solo.lanes.lost = {2: 1}.get
+    record = solo.execute()
+    below = read_record(solo.folder.solo.root)
+    assert [item.status for item in below.attempts if item.shard == "2/1"] == ["lost", "started"]
+    assert len(below.results) == 10 and {item.attempt for item in record.results} == {1}
+    assert any("they run again as a whole" in item.text for item in below.incidents)
+    assert solo.problems() == []
+
+
+def test_blocks_alone_that_are_missing_run_when_the_run_is_resumed(solo: Pooled) -> None:
+    start = solo.lanes.start
+
+    def killed(shards: Sequence[int]) -> None:
+        if len(solo.lanes.started) >= 3:
+            raise KeyboardInterrupt
+        start(shards)
+
+    solo.lanes.start = killed  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        solo.execute()
+    assert len(read_record(solo.folder.solo.root).results) == 6 and not solo.folder.environment.exists()
+    solo.lanes.start = start  # type: ignore[method-assign]
+    record = solo.execute()
+    assert len(record.alone) == 10 and len(record.results) == 16 and solo.problems() == []
+    assert len(read_record(solo.folder.solo.root).attempts) == 10, "nothing ran twice"
+    record.folder.solo.result(record.alone[-1].trial_id).unlink()
+    again = solo.execute()
+    assert len(again.alone) == 10 and {item.attempt for item in again.results} == {1} and solo.problems() == []
+
+
+def test_verify_names_blocks_that_were_chosen_to_run_alone(solo: Pooled) -> None:
+    solo.execute()
+    chosen = solo.plan.model_copy(update={"solo": tuple(range(5))})
+    assert chosen.solo != solo.plan.solo
+    write_model(solo.folder.plan, chosen)
+    seal(solo.folder)
+    found = solo.problems()
+    assert "plan.json: solo: are not the seeds that its master seed draws" in found
+    assert "solo/plan.json: is not the part of plan.json that its solo seeds give" in found
+
+
+def test_blocks_alone_are_drawn_over_the_seeds_before_the_first_look(tmp_path: Path) -> None:
+    plan = planned(tmp_path, SUITE)
+    assert solo_seeds(plan, 8) == tuple(range(8)) and solo_seeds(plan, 9) == ()
+    found = solo_seeds(plan, 5)
+    assert all(8 * part // 5 <= seed < 8 * (part + 1) // 5 for part, seed in enumerate(found))
+    looks = planned(tmp_path, SUITE.replace("seeds: 8\n", "") + LOOKS)
+    assert max(solo_seeds(looks, 7)) == 6 and solo_seeds(looks, 8) == ()

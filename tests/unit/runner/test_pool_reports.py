@@ -11,7 +11,9 @@ from repro.reporters.tracking.run_view import attempt_runs, cell_view, trial_vie
 import repro
 from repro.compare.findings import findings
 from repro.core.errors import UsageError
+from repro.core.files import write_model
 from repro.record.folder.store import Record, read_record
+from repro.suite.planning.plan import solo_seeds
 from repro.tables.tables import table
 from tests.in_process import called, refusal, succeeded
 from tests.unit.reporters.parsed_page import Page, render
@@ -83,6 +85,65 @@ def test_a_bundle_has_the_lanes_and_is_reproduced_without_a_pool(record: Record,
     again = read_record(tmp_path / "again")
     assert {item.repeat for item in again.results} == set(range(6)) and not any(item.shard for item in again.attempts)
     assert ended.exit_code == 0, (ended.output, ended.exception)
+
+
+def test_chosen_blocks_are_reproduced_alone_and_the_answer_says_that_they_were_chosen(
+    record: Record, tmp_path: Path
+) -> None:
+    source, wide = record.folder.root, ("--margin", "0.3")
+    few = refusal("reproduce", source, "--blocks", "3,5", "--out", tmp_path / "few", kind=UsageError)
+    assert "--even-if-undecided" in few and not (tmp_path / "few").exists()
+    assert "it has 0 to 7" in refusal("reproduce", source, "--blocks", "3,8", kind=UsageError)
+    assert "give one" in called("reproduce", source, "--blocks", "3", "--trials", "5").output
+    assert "chosen trials or blocks are all run" in refusal(
+        "reproduce", source, "--blocks", "0,2,3,5,6,7", "--until-settled", "--even-if-undecided", kind=UsageError)
+    ended = called("reproduce", source, "--blocks", "7,0,2,3,5,6", *wide, "--out", tmp_path / "again", "--json")
+    assert ended.exit_code == 0, (ended.output, ended.exception)
+    again = read_record(tmp_path / "again")
+    assert {item.repeat for item in again.results} == {0, 2, 3, 5, 6, 7} and len(again.results) == 12
+    (said,) = (text for text in json.loads(ended.stdout)["warnings"] if "were chosen" in text)
+    assert said.startswith("seeds 0, 2, 3, 5 to 7 were chosen by who reproduced the record; ")
+    assert "over all 8" in said and said in ended.stderr, "before anything runs, too"
+    first = called("reproduce", source, "--blocks", "0,1,2,3,4,5", *wide, "--out", tmp_path / "first", "--json")
+    assert "were chosen" not in first.output, "the first seeds are those of --trials 6"
+
+
+def test_what_runs_alone_is_in_the_bundle_and_not_in_a_reproduction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pooled(tmp_path, SUITE, monkeypatch)
+    pool.plan = pool.plan.model_copy(update={"solo": solo_seeds(pool.plan, 5)})
+    write_model(pool.folder.plan, pool.plan)
+    record, bundle = pool.execute(), tmp_path / "solo.zip"
+    succeeded("bundle", record.folder.root, "--out", bundle)
+    assert "sound" in succeeded("verify", bundle).output
+    page = Page(render(record, tmp_path / "out"))
+    (found,) = findings(record).comparisons
+    assert found.by_load is not None and f"{found.by_load.words}." in " ".join(page.text.split())
+    assert found.by_load.words in succeeded("compare", bundle).stdout
+    compared = json.loads(succeeded("compare", bundle, "--json").stdout)["comparisons"][0]
+    assert compared["by_load"]["alone"]["pairs"] == 5
+    called("reproduce", bundle, "--trials", "6", "--out", tmp_path / "again", "--even-if-undecided")
+    assert read_record(tmp_path / "again").plan.solo == ()
+    assert "sound" in succeeded("verify", tmp_path / "again").output
+    (tmp_path / "more").mkdir()
+    more = Pooled(tmp_path / "more", SUITE.replace("seeds: 8", "seeds: 12"), monkeypatch)
+    more.execute()
+    succeeded("report", record.folder.root, more.folder.root, "--to", "markdown", "--out", tmp_path / "merged")
+    assert "sound" in succeeded("verify", tmp_path / "merged").output
+
+
+def test_solo_is_planned_and_refused_where_it_cannot_run(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(SUITE)
+    planned = succeeded("plan", tmp_path / "s.yaml", "--pool", "{kind: agents, lanes: 2, solo: 5}").stdout
+    assert "first 5 blocks run alone, one lane busy: seeds " in planned and "no verdict counts them" in planned
+    cost, without = (json.loads(succeeded("plan", tmp_path / "s.yaml", "--json", "--pool", pool).stdout)
+                     for pool in ("{kind: agents, lanes: 2, solo: 5}", "{kind: agents, lanes: 2}"))
+    assert len(cost["solo"]) == 5 and "solo" not in without
+    assert cost["pool"]["seconds"] == pytest.approx(without["pool"]["seconds"] + cost["pool"]["solo_seconds"])
+    for solo, said in ((9, "fewer than 9 blocks"), (4, "greater than or equal to 5")):
+        assert said in refusal("plan", tmp_path / "s.yaml", "--pool", f"{{kind: agents, lanes: 2, solo: {solo}}}",
+                               kind=UsageError)
 
 
 def test_two_pools_and_a_serial_run_of_one_plan_merge(
