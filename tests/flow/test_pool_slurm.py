@@ -107,7 +107,7 @@ def test_a_limit_of_submitted_jobs_makes_smaller_arrays(pool: Pool, tmp_path: Pa
     run = limited(pool, tmp_path, 3).start("limited", 10, "{kind: slurm, lanes: 4}")
     _, error = run.communicate(timeout=500)
     assert run.returncode == 0, error
-    assert ("3 tasks are submitted, the other 3 as these end: sbatch refuses: AssocMaxSubmitJobLimit; Batch job "
+    assert ("3 tasks are submitted, the other 3 as jobs end: sbatch refuses: AssocMaxSubmitJobLimit; Batch job "
             "submission failed: Job violates accounting/QOS policy") in error, error
     record = pool.complete("limited")
     assert sorted(item.shard for item in record.attempts) == [f"{shard}/1" for shard in range(1, 7) for _ in range(2)]

@@ -32,8 +32,8 @@ from repro.suite.model import LEAST_NODES, Suite
 from repro.suite.planning.consent import permissions
 from repro.suite.planning.plan import Plan, solo_seeds
 
-PROBE_SECONDS = 2.0
-"""Time between two questions whether the job has ended that asks a node."""
+PROBE_SECONDS, SILENT = 2.0, 60
+"""Time between two questions whether the job has ended that asks a node, and how many in a row may have no answer."""
 
 
 def unit_problem(suite: Suite, pool: Pool | None) -> str:
@@ -79,7 +79,15 @@ def pool_machine(pool: Pool, suite: Suite, out: Path, options: Sequence[str]) ->
     try:
         job = submit_script(name, 1, f"exec {join([sys.executable, '-m', 'repro', 'probe', str(found)])}", log, options,
                             ["--time=5", f"--job-name={name}"])
-        while (states := queue.states([job])) is None or not all(state.startswith(ENDED) for state in states.values()):
+        silent = 0
+        while not found.is_file():
+            states = queue.states([job])
+            silent = 0 if states is not None else silent + 1
+            if silent == SILENT:
+                raise UsageError(f"`squeue` has not answered {SILENT} times, so nobody can tell whether job {job}, "
+                                 "which asks a node for its cores and GPUs, runs; try it by hand")
+            if states is not None and all(state.startswith(ENDED) for state in states.values()):
+                break
             time.sleep(PROBE_SECONDS)
         return Machine(**json.loads(read_bounded(found)))
     except KeyboardInterrupt:

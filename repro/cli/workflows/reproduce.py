@@ -246,10 +246,10 @@ def choose_trials(record: Record, trials: str | None, wanted: Wanted = Wanted()
 
 def _blocks(have: set[int], text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    unknown = next((part for part in parts if not part.isdecimal() or int(part[:9]) not in have), None)
+    unknown = next((part for part in parts if part not in map(str, have)), None)
     if unknown is not None or not parts:
         raise UsageError(f"--blocks {unknown or text}: is no seed of the record; it has {spans(sorted(have))}")
-    return sorted({int(part[:9]) for part in parts})
+    return sorted({int(part) for part in parts})
 
 
 def picked(record: Record, plan: Plan) -> str:
@@ -315,10 +315,12 @@ def announced(record: Record, plan: Plan, terms: Terms, before: str = "") -> str
     lines.append(f"{claims[0].counted(terms.pairs, 'new')}{looks}, margin {100 * terms.margin:g} %: "
                  f"{'an unchanged claim is' if len(claims) == 1 else f'all {len(claims)} claims, if unchanged, are'} "
                  f"found to be reproduced {reached}")
-    lines.append("over all records, \"reproduced\" at a change of the margin and \"not reproduced\" without a change "
-                 "err in at most 5 % each, if the interaction of session and cell has a standard deviation of at most "
-                 f"{100 * terms.interaction:g} % (--interaction)")
-    return "\n".join([*lines, *(text for text in (picked(record, plan), before) if text)])
+    choice = picked(record, plan)
+    if not choice:
+        lines.append("over all records, \"reproduced\" at a change of the margin and \"not reproduced\" without a "
+                     "change err in at most 5 % each, if the interaction of session and cell has a standard deviation "
+                     f"of at most {100 * terms.interaction:g} % (--interaction)")
+    return "\n".join([*lines, *(text for text in (choice, before) if text)])
 
 
 def reduce_plan(
@@ -342,7 +344,9 @@ def reduce_plan(
     cells = tuple(cell for cell in plan.cells if cell.cell_id in kept)
     places = {cell.cell_id: place for place, cell in enumerate(cells)}
     order = tuple((places[cell_id], repeat) for cell_id, repeat in chosen)
-    note = f"a reproduction: {len(order)} trials for the claims of a record of {len(plan.order)}"
+    seeds = {repeat for _, repeat in order}
+    chosen_words = "" if seeds == {*range(len(seeds))} else f", of seeds that were chosen: {spans(sorted(seeds))}"
+    note = f"a reproduction: {len(order)} trials for the claims of a record of {len(plan.order)}{chosen_words}"
     found = plan.model_copy(update={
         "kind": "reproduction", "terms": terms, "base": "", "solo": (), "cells": cells, "order": order,
         "notes": (*plan.notes, note), "cores": machine.cores, "device_count": machine.device_count,

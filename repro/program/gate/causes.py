@@ -235,6 +235,8 @@ def other_quantity(facts: Facts, what: Quantity, found: Mapping[str, Apart], our
         common = _common(item.factor for item in found.values())
         if common is not None and common > 1 and _clip(theirs) is None:
             return f"between backward pass and update it is multiplied: {factor_cause(common, facts.world, 1)}"
+        if common is not None and (ours.gradient.apart or theirs.gradient.apart):  # their norm is not known
+            return f"{common:.4g} times it in all: clipped by its norm to another limit, or multiplied"
         return _other_clipping(facts, ours, theirs)
     return _other_update(facts, found, ours, theirs)
 

@@ -26,6 +26,7 @@ NORM: Mapping[Quantity, tuple[float, float]] = {"gradient": (1e-5, 0.25), "clipp
                                                 "update": (1e-3, 0.5)}
 """Least tolerances: of sums in another order in float32 (about ten times what they differ by, measured), and in widths
 of a narrower type, whose products are rounded for every rank on its own."""
+FREE = ", or a GPU chooses its kernels anew (torch.backends.cudnn.benchmark)"
 REPEATED = (1e-4, 2.0)
 """Largest relative difference of the first traced gradient between two equal starts, on a device that adds in any
 order."""
@@ -120,13 +121,13 @@ def repeats(run: Trace, again: Trace) -> str:
         return f"is fed other samples in step {first.number}: its order or its data are not seeded"
     if abs(first.loss - second.loss) > _least(LOSS, width) * abs(first.loss):
         return (f"has another loss in step {first.number} ({second.loss:.6g} after {first.loss:.6g}): something draws "
-                "without the seed")
+                f"without the seed{FREE}")
     for noun, mine, right in (("gradient", second.gradient, first.gradient),
                               ("gradient after clipping", second.clipped, first.clipped)):
         apart = distance(mine, right)
         if apart > _least(REPEATED, width) * right.norm:
             return (f"has another {noun} in step {first.number} (by {apart / right.norm:.2g} of its norm): something "
-                    "draws without the seed")
+                    f"draws without the seed{FREE}")
     return ""
 
 

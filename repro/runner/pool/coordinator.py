@@ -265,7 +265,10 @@ class Blocks:
                 self._end()
                 return
             waiting = self._waiting()
-            room = min(self.engine.room(), 1 - len(self.assigned)) if self.alone else self.engine.room()
+            room = self.engine.room()
+            if self.alone:  # a resumed run may have tasks of the pool that still run
+                running = self.engine.running()
+                room = min(room, 1 - len(self.assigned)) if running is not None and running <= {*self.assigned} else 0
             groups = [waiting[place:place + self.seeds_per_shard]
                       for place in range(0, len(waiting), self.seeds_per_shard)][:room]
             if groups:

@@ -185,7 +185,7 @@ class SlurmArray:
         """Submit an array, a smaller one if Slurm does not accept it.
 
         Raises:
-            UsageError: Slurm has no task of this pool, and refuses a single one.
+            UsageError: Slurm never had a task of this pool, and refuses a single one.
         """
         self.held += shards
         self._submit(self.last or set())
@@ -201,12 +201,12 @@ class SlurmArray:
             try:
                 self._submit_array(shards)
             except RefusedError as refused:
-                if not there and len(shards) == 1:
+                if not self.tasks and len(shards) == 1:
                     raise UsageError(f"{refused}; --resume RUN submits the blocks that are missing") from None
                 size = len(shards) // 2
                 if not size and str(refused) != self.refused:
                     self.refused = str(refused)
-                    self.queue.tell(f"{len(there)} tasks are submitted, the other {len(self.held)} as these end: "
+                    self.queue.tell(f"{len(there)} tasks are submitted, the other {len(self.held)} as jobs end: "
                                     f"{refused}")
                 continue
             del self.held[:size]
@@ -234,7 +234,7 @@ class SlurmArray:
         if len(before) > 1 and before <= self.stopped:  # all at once: none takes their place
             self.stopped |= {*self.held}
             self.held.clear()
-        if len(self.last) < self.full:
+        if self.held and len(self.last) < max(1, self.full):
             self._submit(self.last)
         return {*self.last, *self.held}
 

@@ -58,7 +58,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 def test_every_shard_is_submitted_once_and_never_more_than_the_limit(slurm: Slurm) -> None:
     slurm.array.start(range(1, 21))
     assert slurm.active() == 3 and slurm.array.room() == 0
-    assert slurm.told == ["3 tasks are submitted, the other 17 as these end: sbatch refuses: "
+    assert slurm.told == ["3 tasks are submitted, the other 17 as jobs end: sbatch refuses: "
                           "QOSMaxSubmitJobPerUserLimit (`squeue --me` shows the jobs that count; another --account or "
                           "--qos after -- may have room)"]
     ended = 0
