@@ -106,7 +106,7 @@ def under_load(
     design: Experiment, lanes: Lanes, solo: int, effect: float, generator: np.random.Generator
 ) -> tuple[SimulatedRun, Plan, Execution]:
     """Return a run in a pool whose load makes the ratio larger by `effect`, of which `solo` blocks also ran alone, on
-    lanes of the same kind drawn anew."""
+    other lanes of the same kind."""
     run, plan, execution, _ = in_lanes(design, lanes, generator)
     alone, _, _, _ = in_lanes(replace(design, ratio=design.ratio / (1 + effect)), lanes, generator)
     chosen = solo_seeds(plan, solo)

@@ -51,7 +51,7 @@ GUIDES: Mapping[AdviceKind, Guide] = {
 
 
 class Advice(Worded):
-    """What settles an open comparison without more errors than stated.
+    """A step that settles an open comparison without more errors than stated.
 
     Every further test of one contrast at 5 % errs in up to 5 % again: somebody who repeats an experiment until a
     verdict appears finds one where there is none. So no kind asks for another test of a contrast that was tested, and
@@ -197,7 +197,7 @@ class TimeSplit(Frozen):
 
     @property
     def words(self) -> str:
-        """What the two factors show, each by its own interval without correction: exploratory, never a verdict."""
+        """The result of each factor by its own interval without correction: exploratory, never a verdict."""
         return f"{_factor_words(self.samples, 'samples to the target')}; " \
                f"{_factor_words(self.throughput, 'samples a second')}"
 

@@ -212,3 +212,21 @@ def test_a_pool_that_cannot_be_is_refused_in_one_line(tmp_path: Path, pool: str,
                     CUDA_VISIBLE_DEVICES="")
     assert (ended.code, ended.error.count("\n")) == (2, 1) and said in ended.error, ended.error
     assert not (tmp_path / "pool").exists()
+
+
+def test_programs_of_a_suite_run_in_lanes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys, time\nprint('begin')\ntime.sleep(float(sys.argv[2]))\n"
+                                       "print('step 1 loss', int(sys.argv[1]) / 2**32)\n")
+    (tmp_path / "s.yaml").write_text("""\
+suite: programs
+seeds: 2
+trial:
+  engine: {kind: program, run: [python, train.py, "{seed}", "{wait}"], files: [train.py]}
+  parameters: {wait: 0.05}
+  evaluation: {pattern: 'step (?P<step>\\d+) loss (?P<value>\\S+)', metric: loss, direction: lower, start: ^begin}
+  stop: {target: 1}
+matrix: {parameters.wait: [0.05, 0.1]}
+""")
+    done = command(tmp_path, "run", "s.yaml", "--pool", "{kind: cores, lanes: 2}", "--no-mlflow", "--out", "run")
+    assert done.code == 0, done.error
+    assert len(read_record(tmp_path / "run").results) == 4

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from shlex import join, split
+from shlex import join
 
 from repro.cli.terminal import say
 from repro.cli.workflows.progress import TerminalWatcher
@@ -29,7 +29,6 @@ from repro.runner.pool.engines import Pool, StoredPool, check_options, store_nam
 from repro.runner.pool.lane import begin_shard
 from repro.runner.run import Messages, Run, open_session
 from repro.suite.model import LEAST_NODES, Suite
-from repro.suite.planning.consent import permissions
 from repro.suite.planning.plan import Plan, solo_seeds
 
 PROBE_SECONDS, SILENT = 2.0, 60
@@ -84,8 +83,8 @@ def pool_machine(pool: Pool, suite: Suite, out: Path, options: Sequence[str]) ->
             states = queue.states([job])
             silent = 0 if states is not None else silent + 1
             if silent == SILENT:
-                raise UsageError(f"`squeue` has not answered {SILENT} times, so nobody can tell whether job {job}, "
-                                 "which asks a node for its cores and GPUs, runs; try it by hand")
+                raise UsageError(f"`squeue` has failed {SILENT} times in a row, so the state of job {job}, which "
+                                 "asks a node for its cores and GPUs, is unknown; call `squeue` yourself to see why")
             if states is not None and all(state.startswith(ENDED) for state in states.values()):
                 break
             time.sleep(PROBE_SECONDS)
@@ -127,7 +126,7 @@ def declared_pool(pool: Pool, plan: Plan, options: Sequence[str], flags: Sequenc
         raise UsageError("--pool agents: a lane is one computer, and trials of this suite take several; use launcher "
                          "local")
     return StoredPool(pool=pool, name=store_name(plan.suite.suite), nodes=slurm_nodes(plan) or 1,
-                      options=tuple(options), flags=(*split(permissions(plan.cells, plan.base)), *flags))
+                      options=tuple(options), flags=tuple(flags))
 
 
 def with_solo(plan: Plan, pool: Pool) -> Plan:

@@ -25,7 +25,7 @@ def is_meaningless(value: float) -> bool:
 
 
 class Observed(Measured, Protocol):
-    """What a comparison reads of one trial. A result has it; so has a mean of several, which is no result."""
+    """The fields of one trial that a comparison reads. A result has them, and so has a mean of several trials."""
 
     @property
     def repeat(self) -> int: ...

@@ -32,7 +32,7 @@ REASONS = (
     (r"ReqNodeNotAvail|Nodes required|NodeDown|Partition(Down|Inactive)",
      "nodes that it needs are down, drained or reserved: it starts when the site returns them, `sinfo -R` says why; or "
      "Ctrl-C, then pass other options after --"),
-    ("JobHe?o?ld", "it is held: `scontrol release JOB`, or ask the site"),
+    ("JobH[eo]ld", "it is held: `scontrol release JOB`, or ask the site"),
 )
 """Beginning of a reason (squeue's %r) -> what it means and, if Slurm will not start the job, the next step."""
 

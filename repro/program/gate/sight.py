@@ -26,7 +26,7 @@ NORM: Mapping[Quantity, tuple[float, float]] = {"gradient": (1e-5, 0.25), "clipp
                                                 "update": (1e-3, 0.5)}
 """Least tolerances: of sums in another order in float32 (about ten times what they differ by, measured), and in widths
 of a narrower type, whose products are rounded for every rank on its own."""
-FREE = ", or a GPU chooses its kernels anew (torch.backends.cudnn.benchmark)"
+FREE = ", or a GPU selects its kernels again in every start (torch.backends.cudnn.benchmark)"
 REPEATED = (1e-4, 2.0)
 """Largest relative difference of the first traced gradient between two equal starts, on a device that adds in any
 order."""

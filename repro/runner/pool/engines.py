@@ -27,7 +27,9 @@ from repro.record.environment.gpus import usable_uuids
 from repro.record.folder.store import RunFolder
 from repro.runner.pool.agents import AgentLanes
 from repro.runner.pool.coordinator import Engine
+from repro.runner.run import base_of
 from repro.suite.design import LEAST_REPEATS
+from repro.suite.planning.consent import permissions
 from repro.suite.planning.plan import Plan
 
 FILE = "pool.json"
@@ -119,6 +121,9 @@ def engine_of(stored: StoredPool, plan: Plan, folder: RunFolder, tell: Callable[
     Raises:
         UsageError: it cannot start lanes here.
     """
+    # By the folder of the suite as the run folder has it, from which a lane reads the plan.
+    allowed = shlex.split(permissions(plan.cells, base_of(folder.root, plan)))
+    stored = stored.model_copy(update={"flags": (*stored.flags, *allowed)})
     if stored.pool.kind == "slurm":
         return SlurmArray(stored, folder, Queue(tell))
     if stored.pool.kind == "agents":
