@@ -26,6 +26,7 @@ from repro.worker.ledger import TrainingLedger
 from repro.worker.loop import Loop
 from repro.worker.main import build
 from repro.worker.setup import RankPlace
+from repro.worker.steps import TimedSteps
 
 ENGINES: Mapping[str, Any] = {
     "ddp": "ddp", "fsdp": "fsdp", "zero 1": {"kind": "deepspeed", "stage": 1},
@@ -105,6 +106,11 @@ class _Inside:
         return call
 
 
+def _begin_block(steps: TimedSteps) -> None:
+    steps.begin_block(BLOCK)
+    steps.timer.start()
+
+
 def rank(folder: str, payload: Mapping[str, Any]) -> None:
     """Run one rank: a step with the ledger, one without it, and one whose ledger is timed, in a drawn order."""
     number, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -121,7 +127,7 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
         loop.input.start(0)
         ledger.start()
         losses: list[Any] = []
-        steps.timer.start()
+        _begin_block(steps)
         for _ in range(payload["pairs"] + WARM_UP):
             # In a fixed order one way would always follow another, or the log of a block.
             for way in order.permutation(WAYS):
@@ -131,7 +137,6 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
                 if way == "without":
                     ledger.close()
                 steps.ledger = None if way == "without" else ledger
-                steps.last = steps.step + BLOCK - len(losses) - 1
                 dist.barrier()  # what one rank did before its step is no other's step
                 begin = time.perf_counter()
                 losses.append(steps.train_step())
@@ -145,7 +150,7 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
                 steps.ledger = ledger
                 steps.log_block(losses)
                 losses = []
-                steps.timer.start()
+                _begin_block(steps)
         if number == 0:
             Path(folder, SECONDS).write_text(json.dumps(
                 {way: values[WARM_UP:] for way, values in seconds.items()}))

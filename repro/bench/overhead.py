@@ -107,7 +107,7 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
         _share_start(loop, bare)
         seconds: dict[str, list[float]] = {"ours": [], "theirs": [], "logged": []}
         losses: list[Any] = []
-        loop.steps.timer.start()
+        _begin_block(loop, payload["block"])
         for pair in range(payload["pairs"] + WARM_UP):
             for ours in (True, False) if pair % 2 else (False, True):
                 loop.session.synchronize()
@@ -119,7 +119,8 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
                 seconds["ours" if ours else "theirs"].append(time.perf_counter() - begin)
             if len(losses) == payload["block"]:
                 begin = time.perf_counter()
-                _log(loop, losses)
+                loop.steps.log_block(losses)
+                _begin_block(loop, payload["block"])
                 seconds["logged"].append(time.perf_counter() - begin)
                 losses = []
         if number == 0:
@@ -147,7 +148,6 @@ def _share_start(loop: Loop, bare: Trainer) -> None:
     bare.take_over(images, labels, list(parts.model.parameters()))
 
 
-def _log(loop: Loop, losses: list[Any]) -> None:
-    """Do what the harness does after a block of steps, and begin the next."""
-    loop.steps.log_block(losses)
+def _begin_block(loop: Loop, count: int) -> None:
+    loop.steps.begin_block(count)
     loop.steps.timer.start()

@@ -329,6 +329,8 @@ class Workload(Plugin):
 
 def call_model(model: Callable[..., Any], inputs: Any) -> Any:
     """Call the model: a dict is passed by keyword, a tuple or list by position, anything else as the one argument."""
+    if hasattr(inputs, "untyped_storage"):  # a tensor, as in most steps: to ask an abstract class takes longer
+        return model(inputs)
     if isinstance(inputs, Mapping):
         return model(**inputs)
     if isinstance(inputs, tuple | list):

@@ -6,7 +6,7 @@ while the clock runs, and it is made off the clock of training.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import psutil
 from repro.seams.training import Batch, Engine, Held, Job, Optimizer, Session
 from repro.seams.workload import Workload, map_tensors
 from repro.suite.kinds.training import TrainingConfig
-from repro.worker.ledger import FIRST_WATCHED, TrainingLedger
+from repro.worker.ledger import FIRST_WATCHED
 from repro.worker.setup import TrialContext
 from repro.worker.weights import held_or_full
 
@@ -73,8 +73,8 @@ class StepKeeper:
     newest pass over the data whose number is a power of two; from the step on that the gate does not reach. A resumed
     attempt begins without those of the attempt before it."""
 
-    def __init__(self, session: Session, ledger: TrainingLedger, job: Job, steps_per_pass: float) -> None:
-        self.session, self.ledger, self.device, self.processes = session, ledger, job.device, job.world
+    def __init__(self, session: Session, job: Job, steps_per_pass: float) -> None:
+        self.session, self.device, self.processes = session, job.device, job.world
         self.steps_per_pass = steps_per_pass
         self.follows_evaluation = False
         """The next step is the first one after a drawn evaluation."""
@@ -86,20 +86,21 @@ class StepKeeper:
         return [self._kept[why] for why in sorted(
             self._kept, key=lambda why: (why not in OTHERS, self._kept[why].step), reverse=True)]
 
-    def wants(self, step: int) -> str:
-        """Return why a step (from 0) is kept; "": it is not."""
-        follows, self.follows_evaluation = self.follows_evaluation, False
-        if step + 1 < FIRST_WATCHED:
-            return ""
-        if self.ledger.is_drawn(step):
-            return f"drawn {step}"
-        if step + 1 < OTHERS_FROM:
-            return ""
-        if follows:
-            return OTHERS[0]
-        number = int(step / self.steps_per_pass)
-        first = number & (number - 1) == 0 and int((step - 1) / self.steps_per_pass) != number
-        return OTHERS[1] if first else ""
+    def wanted(self, first: int, count: int, drawn: Collection[int]) -> dict[int, str]:
+        """Return the steps that are kept of the `count` steps of a block from `first` on (from 0), and why.
+
+        Args:
+            drawn: those of the block that the ledger has drawn.
+        """
+        found = {}
+        for step in range(max(first, OTHERS_FROM - 1), first + count):
+            number = int(step / self.steps_per_pass)
+            if number & (number - 1) == 0 and int((step - 1) / self.steps_per_pass) != number:
+                found[step] = OTHERS[1]
+        if self.follows_evaluation and first + 1 >= OTHERS_FROM:
+            found[first] = OTHERS[0]
+        self.follows_evaluation = False
+        return found | {step: f"drawn {step}" for step in drawn}
 
     def begin(self, why: str, step: int, batches: Sequence[Batch]) -> None:
         """Copy what the step begins from. Older copies make room if all would need too much memory; a step that alone
@@ -126,9 +127,9 @@ class StepKeeper:
 
 def make_keeper(context: TrialContext) -> StepKeeper | None:
     """Return the keeper of a trial; None if its steps cannot be repeated in the plain loop."""
-    choices, ledger = context.choices, context.started.ledger
+    choices = context.choices
     engine = choices.engine.get(Engine)
-    if ledger is None or not has_a_gradient(choices) or engine.ungated(
+    if context.started.ledger is None or not has_a_gradient(choices) or engine.ungated(
             choices.processes, choices.optimizer.get(Optimizer)):
         return None
-    return StepKeeper(context.session, ledger, context.job, context.workload.train_samples / choices.batch.global_)
+    return StepKeeper(context.session, context.job, context.workload.train_samples / choices.batch.global_)

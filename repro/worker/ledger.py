@@ -96,7 +96,7 @@ class TrainingLedger:
     def __init__(self, parts: TrainingParts, job: Job, streams: Streams, *, compiled: bool) -> None:
         import torch
 
-        # In every step between two kernels, and so from cold caches: no import, no generator, few calls.
+        # In every step between two kernels, and so from cold caches: no import, no generator, few calls and counters.
         self._grad_enabled, self._autocast_enabled = torch.is_grad_enabled, torch.is_autocast_enabled
         self._streams, self._device = streams, job.device.partition(":")[0]
         self._parts, self._model, self._loss = parts, parts.model, parts.loss
@@ -105,6 +105,8 @@ class TrainingLedger:
         self._scaled = job.precision.loss_scaling is not None
         self._resting = _resting(parts.model)
         self._handles: list[Any] = []
+        self._replaced: Callable[..., Any] | None = None
+        """What torch called for the model before; None: the model itself."""
         self.may_read = False
         """The clock is running, so training data may be read."""
         self._early = {name: _Early(getattr(parts, name), self) for name in ("open_data", "train_batch")}
@@ -119,20 +121,22 @@ class TrainingLedger:
         """Samples of a micro-batch, and of a step: every one is full."""
         self._forwarded = self._lost = self._updates = 0
         self._batches: Sequence[Batch] = ()
-        self._seen = [0, 0]
-        """Calls of the model and of the loss in this step."""
+        self._calls = self._losses = 0
+        """Of the model and of the loss, in this step."""
         self._passed = [True, True]
         """Inputs, and targets, were the dealt objects so far, so a comparison of objects finds others."""
-        self._doubling = self._drawn = 0
-        """The first step, from 1, of this doubling, and the drawn one."""
-        self._last = -1
-        """Number of the last step of this block."""
+        self._drawn: dict[int, int] = {}
+        """First step, from 1, of a doubling -> the drawn one."""
+        self._comparing: Collection[int] = ()
+        """Steps of this block that are compared."""
         self._kept: _Kept | None = None
         self._waiting: list[_Kept] = []
         self.newest: list[_Kept] = []
         """The last two compared steps."""
         self._state: list[torch.Tensor] | None = None
-        self._held: str | None = None
+        self._held = ""
+        self.is_watching = False
+        """The weights were held after the last step, and are to be held again before the next one."""
         self._undrawn = self._generator_state()
         """Before the first step."""
         self._weights: list[WeightsAt] = []
@@ -140,6 +144,9 @@ class TrainingLedger:
         self._totals = {"steps": 0, "forwarded": 0, "losses": 0, "compared": 0}
         self._counts: dict[int, _Note] = {}
         """Updates in a step -> the first such step, and how many there are."""
+        self._usual, self._alike = -1, 0
+        """Updates in the newest step that was counted alone, and the steps since then that saw as many and all samples:
+        they are not in the totals yet."""
 
     # ---- the run
 
@@ -158,27 +165,35 @@ class TrainingLedger:
         """End: what follows is no training."""
         self._started = False
 
-    def begin(self, step: int, batches: Sequence[Batch], rate: float, last: int) -> None:
-        """Begin a step.
+    def begin_block(self, first: int, last: int) -> Collection[int]:
+        """Choose the steps of a block, `first` to `last` from 0, that are compared.
 
-        Args:
-            step: its number, from 0.
-            last: number of the last step of its block.
+        Returns:
+            Those after which the weights are held: drawn ones that the gate did not reach.
         """
-        self._step, self._last_rate, self._rate = step, self._rate, rate
-        self._first_rate = self._first_rate or rate
-        self._batches, self._seen = batches, [0, 0]
-        self._forwarded = self._lost = self._updates = 0
+        drawn = self._drawn_steps(first, last)
         # The first step of a block follows an evaluation, and the last one is behind the value that is found next.
-        kept = step == last or last != self._last or self.is_drawn(step)
-        self._kept = _Kept(step, batches) if kept else None
-        if self._kept is not None:
+        self._comparing = {first, last, *drawn}
+        return {step for step in drawn if step + 1 >= FIRST_WATCHED}
+
+    def begin(self, step: int, batches: Sequence[Batch], rate: float) -> None:
+        """Begin a step of this block; `step` is its number, from 0."""
+        self._step, self._last_rate, self._rate, self._batches = step, self._rate, rate, batches
+        self._calls = self._losses = self._forwarded = self._lost = self._updates = 0
+        if step in self._comparing:
+            self._kept = _Kept(step, batches)
             self._kept.note_versions(batches)
-        self._last, self._inside = last, True
+        if not self._first_rate:
+            self._first_rate = rate
+        self._inside = True
 
     def end(self) -> None:
         """End a step."""
         self._inside, self._batches = False, ()
+        if self._forwarded == self._lost == self._dealt and self._updates == self._usual and self._kept is None:
+            self._alike += 1
+            return
+        self._count_alike()
         totals = self._totals
         totals["steps"] += 1
         totals["forwarded"] += self._forwarded
@@ -191,14 +206,25 @@ class TrainingLedger:
             self._counts[self._updates] = _Note(self._step, self._updates, 0)
         else:
             known.times += 1
+        self._usual = self._updates
         if self._kept is not None:
             self._waiting.append(self._kept)
             if (resting := _resting(self._model, training=False)) != self._resting:
                 self._note("flags", resting, self._resting)
             self._kept = None
 
+    def _count_alike(self) -> None:
+        """Add the steps since the last one that was counted alone to the totals."""
+        if self._alike:
+            self._totals["steps"] += self._alike
+            self._totals["forwarded"] += self._alike * self._dealt
+            self._totals["losses"] += self._alike * self._dealt
+            self._counts[self._usual].times += self._alike
+            self._alike = 0
+
     def compare(self) -> None:
         """Compare what the kept steps of the last block were fed with what they were dealt; off the clock."""
+        self._count_alike()
         for kept in self._waiting:
             if kept.was_changed:
                 continue
@@ -249,7 +275,10 @@ class TrainingLedger:
 
         self._handles = [optimizers.register_optimizer_step_post_hook(self._on_update)]
         if not self._compiled:
-            self._handles.append(self._model.register_forward_pre_hook(self._on_forward, with_kwargs=True))
+            # A hook before the forward pass would take every step through the slow half of torch's call.
+            self._replaced = self._model._compiled_call_impl
+            self._call = self._replaced or self._model._call_impl
+            self._model._compiled_call_impl = self._on_call
         self._parts.loss = self._on_loss
 
     def close(self) -> None:
@@ -257,26 +286,23 @@ class TrainingLedger:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        if self._model._compiled_call_impl == self._on_call:
+            self._model._compiled_call_impl = self._replaced
         self._parts.loss = self._loss
-
-    @property
-    def is_watching(self) -> bool:
-        """The weights were held after the last step, and are to be held again before the next one."""
-        return self._held is not None
 
     def hold(self, held: Sequence[Held]) -> None:
         """Take the weights that this rank holds after a drawn step; then those before the next one, which are to be
         the same."""
         parts, values = checksum_held(held)
-        if self._held is None:
-            self._held = values
+        if not self.is_watching:
+            self._held, self.is_watching = values, True
             drawn = self._generator_state()
             self._weights.append(WeightsAt(step=self._step, parts=parts, values=values,
                                            drawn=drawn if drawn != self._undrawn else ""))
             return
         if values != self._held:
             self._note("moved", 0, 0)
-        self._held = None
+        self.is_watching = False
 
     def _generator_state(self) -> str:
         """Return a checksum of the state of the generator of the device, which a layer draws masks from."""
@@ -315,11 +341,15 @@ class TrainingLedger:
 
     # ---- hooks
 
-    def _on_forward(self, model: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    def _on_call(self, *args: Any, **kwargs: Any) -> Any:
+        self._on_forward(args, kwargs)
+        return self._call(*args, **kwargs)
+
+    def _on_forward(self, args: Any, kwargs: Any) -> None:
         if not self._started or not self._grad_enabled():
             return
-        number, batches = self._seen[0], self._batches
-        self._seen[0] += 1
+        number, batches = self._calls, self._batches
+        self._calls += 1
         dealt = number < len(batches) and bool(args) and args[0] is batches[number][0]
         if dealt:
             self._forwarded += self._micro  # nothing else of it need be asked
@@ -331,7 +361,7 @@ class TrainingLedger:
                 self._note("outside", count, 0)
                 return
             self._forwarded += count
-        if not model.training:
+        if not self._model.training:
             self._note("flags", 1, 0)
         if self._autocast_enabled(self._device) != self._autocast:
             self._note("autocast", not self._autocast, self._autocast)
@@ -354,8 +384,8 @@ class TrainingLedger:
         loss = self._loss(outputs, targets)
         if not (self._started and self._inside and loss.requires_grad):
             return loss
-        number, batches = self._seen[1], self._batches
-        self._seen[1] += 1
+        number, batches = self._losses, self._batches
+        self._losses += 1
         same = number < len(batches) and targets is batches[number][1]
         self._lost += self._micro if same else len(targets)
         if self._kept is not None:
@@ -409,18 +439,13 @@ class TrainingLedger:
             # The second rate tells that of the step before from that of the first one.
             known.times, known.step, known.cause = known.times + 1, min(known.step, at), cause
 
-    def watches(self, step: int) -> bool:
-        """Return True for a step after which the weights are held: a drawn one that the gate did not reach."""
-        return step + 1 >= FIRST_WATCHED and self.is_drawn(step)
-
-    def is_drawn(self, step: int) -> bool:
-        """Return True for the drawn step (from 1) of each doubling of steps."""
-        number = step + 1
-        first = 1 << (number.bit_length() - 1)
-        if first != self._doubling:  # drawn once: a generator costs a tenth of a millisecond
-            self._doubling = first
-            self._drawn = first + int(self._streams.generator("ledger-step", first).integers(first))
-        return number == self._drawn
+    def _drawn_steps(self, first: int, last: int) -> list[int]:
+        """Return the drawn steps of all doublings that are among the steps `first` to `last`, from 0."""
+        begins = [1 << power for power in range((first + 1).bit_length() - 1, (last + 1).bit_length())]
+        for begin in begins:
+            if begin not in self._drawn:  # drawn once: a generator costs a tenth of a millisecond
+                self._drawn[begin] = begin + int(self._streams.generator("ledger-step", begin).integers(begin))
+        return [step for begin in begins if first <= (step := self._drawn[begin] - 1) <= last]
 
 
 class _Early:

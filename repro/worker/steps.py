@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -83,8 +83,13 @@ class TimedSteps:
         self.hashed = context.choices.determinism == "bitwise"
         self.ledger = context.started.ledger
         self.keeper = make_keeper(context)
-        self.last = 0
-        """Number of the last step of this block."""
+        self._rates: Sequence[float] = ()
+        self._kept: Mapping[int, str] = {}
+        self._watched: Collection[int] = ()
+        """Of this block: the rates, the steps that are repeated after the trial with the reason, and those after which
+        the weights are held."""
+        self._first = 0
+        """Number of the first step of this block."""
         self.step = 0
         """Optimizer steps so far."""
         self.losses: list[float] = []
@@ -106,8 +111,8 @@ class TimedSteps:
         """
         session, log = self.session, self.context.log
         count = block_steps(self.context.choices, self.step)
-        self.last = self.step + count - 1
         log.write(BlockStart(first_step=self.step, steps=count))
+        self.begin_block(count)
         self.traffic.add(session.traffic())
         self.timer.start()
         losses = [self.train_step() for _ in range(count)]
@@ -117,25 +122,36 @@ class TimedSteps:
         log.write(BlockStop(samples_count=self.samples))
         return losses
 
+    def begin_block(self, count: int) -> None:
+        """Decide what can be decided before the `count` steps of a block: what runs between two kernels of a step runs
+        from cold caches, at several times the cost."""
+        first, self._first = self.step, self.step
+        self._rates = [
+            self.base_rate * self.schedule.factor(step * self.global_batch / self.train_samples, self.max_epochs)
+            for step in range(first, first + count)]
+        if self.ledger is not None:
+            drawn = self.ledger.begin_block(first, first + count - 1)
+            self._watched = drawn
+            self._kept = self.keeper.wanted(first, count, drawn) if self.keeper is not None else {}
+
     def train_step(self) -> Any:
         """Train one step and return its loss: everything in it is timed, and nothing in it is read from the device."""
-        timer = self.timer
-        batches = self.input.take(self.step)
+        step, timer, ledger = self.step, self.timer, self.ledger
+        batches = self.input.take(step)
         timer.mark_input()
-        epochs = self.step * self.global_batch / self.train_samples
-        rate = self.base_rate * self.schedule.factor(epochs, self.max_epochs)
-        if self.ledger is not None and self.ledger.is_watching:
-            self._watch_weights(self.ledger)
-        if self.ledger is None:
+        rate = self._rates[step - self._first]
+        if ledger is None:
             loss = self.session.step(batches, rate)
         else:
-            self.ledger.begin(self.step, batches, rate, self.last)
-            why = self.keeper.wants(self.step) if self.keeper is not None else ""
+            if ledger.is_watching:
+                self._watch_weights(ledger)
+            ledger.begin(step, batches, rate)
+            why = self._kept.get(step)
             loss = self._kept_step(why, batches, rate) if why else self.session.step(batches, rate)
-            self.ledger.end()
+            ledger.end()
         timer.mark_step()
-        if self.ledger is not None and self.ledger.watches(self.step):
-            self._watch_weights(self.ledger)
+        if ledger is not None and step in self._watched:
+            self._watch_weights(ledger)
         self.input.look_ahead()
         self.step += 1
         if self.hashed and self.step in HASHED_STEPS:

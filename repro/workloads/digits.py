@@ -164,8 +164,9 @@ class DigitBatches(Tables):
         return self.table(images, SHIFTS if self.outcomes else ((0, 0),))
 
     def looked_up(self, epoch: int, indices: np.ndarray, draws: np.ndarray | None) -> Batch:
-        rows = indices if draws is None else draws * self.samples + indices
-        return self._train[self.send(rows)], self._train_targets[self.send(indices)]
+        chosen = self.send(indices)
+        rows = chosen if draws is None else self.send(draws * self.samples + indices)
+        return self._train[rows], self._train_targets[chosen]
 
     def synthetic(self, samples: int) -> Batch:
         generator = np.random.default_rng(0)

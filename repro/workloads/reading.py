@@ -107,7 +107,10 @@ class Batches(ABC):
     selection: Callable[[], str] | None = None
 
     def __init__(self, samples: int, streams: Streams, device: str) -> None:
+        import torch
+
         self.samples, self.streams, self.device = samples, streams, device
+        self._from_numpy = torch.from_numpy  # in every step, from cold caches: no import there
         self._epoch, self._draws = -1, np.zeros(0, np.int64)
         self._fed: list[Fed] = []
 
@@ -172,10 +175,8 @@ class Batches(ABC):
 
     def send(self, array: np.ndarray) -> torch.Tensor:
         """Return an array as a tensor on the trial's device; in every step, so the host does not wait for the copy."""
-        import torch
-
-        found: torch.Tensor = to_device(torch.from_numpy(np.ascontiguousarray(array)), self.device)
-        return found
+        sent: torch.Tensor = to_device(self._from_numpy(array), self.device)
+        return sent
 
     def _drawn(self, epoch: int) -> NDArray[np.int64]:
         return self.streams.generator("augmentation", epoch).integers(self.outcomes, size=self.samples)

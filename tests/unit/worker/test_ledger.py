@@ -81,7 +81,9 @@ class Loop:
         for self.step in range(STEPS):
             dealt = [batch(10 * self.step + number) for number in range(self.micro)]
             self.before(self, self.step)
-            self.ledger.begin(self.step, dealt, RATES[self.step], last=self.step | 3)  # blocks of four
+            if self.step % 4 == 0:
+                self.ledger.begin_block(self.step, self.step + 3)
+            self.ledger.begin(self.step, dealt, RATES[self.step])
             self.train(dealt)
             self.ledger.end()
             self.after(self, self.step)
