@@ -85,6 +85,29 @@ class _Kept:
         return any(tensor._version != version for tensor, version in self.versions)
 
 
+@dataclass(slots=True)
+class _Step:
+    """One step: what its engine was dealt, and what the hooks have seen of it. One small object of every step lies in
+    warm memory, the attributes of a ledger do not."""
+
+    number: int = 0
+    batches: Sequence[Batch] = ()
+    rate: float = 0.0
+    rate_before: float = 0.0
+    inside: bool = False
+    """It has begun and not ended."""
+    kept: _Kept | None = None
+    calls: int = 0
+    """Of the model."""
+    losses: int = 0
+    """Calls of the loss."""
+    forwarded: int = 0
+    """Samples."""
+    lost: int = 0
+    """Samples of which a loss was computed."""
+    updates: int = 0
+
+
 class TrainingLedger:
     """The ledger of one rank.
 
@@ -115,21 +138,18 @@ class TrainingLedger:
         self.attach()
         self.optimizer: Any = None
         """The trial's own optimizer; steps of others (the outer one of local SGD) are not counted."""
-        self._started = self._inside = False
-        self._step, self._rate, self._last_rate, self._first_rate = 0, 0.0, 0.0, 0.0
+        self._started = False
+        self._step = _Step()
+        """The newest one."""
+        self._first_rate = 0.0
         self._micro, self._dealt = job.micro_batch, job.micro_batch * job.accumulation
         """Samples of a micro-batch, and of a step: every one is full."""
-        self._forwarded = self._lost = self._updates = 0
-        self._batches: Sequence[Batch] = ()
-        self._calls = self._losses = 0
-        """Of the model and of the loss, in this step."""
         self._passed = [True, True]
         """Inputs, and targets, were the dealt objects so far, so a comparison of objects finds others."""
         self._drawn: dict[int, int] = {}
         """First step, from 1, of a doubling -> the drawn one."""
         self._comparing: Collection[int] = ()
         """Steps of this block that are compared."""
-        self._kept: _Kept | None = None
         self._waiting: list[_Kept] = []
         self.newest: list[_Kept] = []
         """The last two compared steps."""
@@ -178,40 +198,39 @@ class TrainingLedger:
 
     def begin(self, step: int, batches: Sequence[Batch], rate: float) -> None:
         """Begin a step of this block; `step` is its number, from 0."""
-        self._step, self._last_rate, self._rate, self._batches = step, self._rate, rate, batches
-        self._calls = self._losses = self._forwarded = self._lost = self._updates = 0
+        self._step = now = _Step(step, batches, rate, self._step.rate, inside=True)
         if step in self._comparing:
-            self._kept = _Kept(step, batches)
-            self._kept.note_versions(batches)
+            now.kept = _Kept(step, batches)
+            now.kept.note_versions(batches)
         if not self._first_rate:
             self._first_rate = rate
-        self._inside = True
 
     def end(self) -> None:
         """End a step."""
-        self._inside, self._batches = False, ()
-        if self._forwarded == self._lost == self._dealt and self._updates == self._usual and self._kept is None:
+        now = self._step
+        now.inside, now.batches = False, ()
+        if now.forwarded == now.lost == self._dealt and now.updates == self._usual and now.kept is None:
             self._alike += 1
             return
         self._count_alike()
         totals = self._totals
         totals["steps"] += 1
-        totals["forwarded"] += self._forwarded
-        totals["losses"] += self._lost
-        if self._forwarded != self._dealt:
-            self._note("samples", self._forwarded, self._dealt)
-        if self._lost != self._dealt:
-            self._note("loss", self._lost, self._dealt)
-        if (known := self._counts.get(self._updates)) is None:
-            self._counts[self._updates] = _Note(self._step, self._updates, 0)
+        totals["forwarded"] += now.forwarded
+        totals["losses"] += now.lost
+        if now.forwarded != self._dealt:
+            self._note("samples", now.forwarded, self._dealt)
+        if now.lost != self._dealt:
+            self._note("loss", now.lost, self._dealt)
+        if (known := self._counts.get(now.updates)) is None:
+            self._counts[now.updates] = _Note(now.number, now.updates, 0)
         else:
             known.times += 1
-        self._usual = self._updates
-        if self._kept is not None:
-            self._waiting.append(self._kept)
+        self._usual = now.updates
+        if now.kept is not None:
+            self._waiting.append(now.kept)
             if (resting := _resting(self._model, training=False)) != self._resting:
                 self._note("flags", resting, self._resting)
-            self._kept = None
+            now.kept = None
 
     def _count_alike(self) -> None:
         """Add the steps since the last one that was counted alone to the totals."""
@@ -297,7 +316,7 @@ class TrainingLedger:
         if not self.is_watching:
             self._held, self.is_watching = values, True
             drawn = self._generator_state()
-            self._weights.append(WeightsAt(step=self._step, parts=parts, values=values,
+            self._weights.append(WeightsAt(step=self._step.number, parts=parts, values=values,
                                            drawn=drawn if drawn != self._undrawn else ""))
             return
         if values != self._held:
@@ -348,80 +367,84 @@ class TrainingLedger:
     def _on_forward(self, args: Any, kwargs: Any) -> None:
         if not self._started or not self._grad_enabled():
             return
-        number, batches = self._calls, self._batches
-        self._calls += 1
+        now = self._step
+        number, batches, kept = now.calls, now.batches, now.kept
+        now.calls += 1
         dealt = number < len(batches) and bool(args) and args[0] is batches[number][0]
         if dealt:
-            self._forwarded += self._micro  # nothing else of it need be asked
+            now.forwarded += self._micro  # nothing else of it need be asked
             first = None
         else:
             first = args[0] if args and hasattr(args[0], "untyped_storage") else next(tensors_in((args, kwargs)), None)
             count = self._count(number, first)
-            if not self._inside:
+            if not now.inside:
                 self._note("outside", count, 0)
                 return
-            self._forwarded += count
+            now.forwarded += count
         if not self._model.training:
             self._note("flags", 1, 0)
         if self._autocast_enabled(self._device) != self._autocast:
             self._note("autocast", not self._autocast, self._autocast)
-        if self._kept is not None:
-            if number == 0 and self._kept.was_changed:  # no model has run yet, so the engine wrote into a batch
+        if kept is not None:
+            if number == 0 and kept.was_changed:  # no model has run yet, so the engine wrote into a batch
                 self._note("inputs", 0, 0)
-            self._kept.keep(self._kept.inputs, (args, kwargs), dealt=dealt and len(args) == 1 and not kwargs)
+            kept.keep(kept.inputs, (args, kwargs), dealt=dealt and len(args) == 1 and not kwargs)
         elif first is not None and self._passed[0]:
             self._look(0, number, first)
 
     def _count(self, number: int, first: Any) -> int:
         """Return the number of samples in a call whose first tensor is given. That of some models has no row a sample
         (a mask, the edges of a graph): as many as were dealt if it is the dealt one, or has its shape."""
-        dealt = next(tensors_in(self._batches[number][0]), None) if number < len(self._batches) else None
+        batches = self._step.batches
+        dealt = next(tensors_in(batches[number][0]), None) if number < len(batches) else None
         if dealt is not None and first is not None and first.shape == dealt.shape:
             return self._micro
         return 0 if first is None or not first.ndim else len(first)
 
     def _on_loss(self, outputs: Any, targets: Any) -> torch.Tensor:
         loss = self._loss(outputs, targets)
-        if not (self._started and self._inside and loss.requires_grad):
+        now = self._step
+        if not (self._started and now.inside and loss.requires_grad):
             return loss
-        number, batches = self._losses, self._batches
-        self._losses += 1
+        number, batches = now.losses, now.batches
+        now.losses += 1
         same = number < len(batches) and targets is batches[number][1]
-        self._lost += self._micro if same else len(targets)
-        if self._kept is not None:
-            self._kept.keep(self._kept.targets, targets, dealt=same)
+        now.lost += self._micro if same else len(targets)
+        if now.kept is not None:
+            now.kept.keep(now.kept.targets, targets, dealt=same)
             loss.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
         elif not same and self._passed[1]:
             self._look(1, number, targets if hasattr(targets, "untyped_storage") else next(tensors_in(targets), None))
         return loss
 
     def _on_backward(self, _: torch.Tensor) -> None:
-        if not self._inside:
+        if not self._step.inside:
             self._note("backward", 0, 0)
 
     def _on_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not self._started or (self.optimizer is not None and optimizer is not self.optimizer):
             return
-        if not self._inside:
+        now = self._step
+        if not now.inside:
             self._note("update outside", 0, 0)
             return
-        self._updates += 1
+        now.updates += 1
         for group in optimizer.param_groups:
-            if group["lr"] != self._rate:
-                self._note("rate", found := float(group["lr"]), self._rate, cause=self._cause(found))
+            if group["lr"] != now.rate:
+                self._note("rate", found := float(group["lr"]), now.rate, cause=self._cause(found))
                 break
 
     def _cause(self, rate: float) -> Cause:
         """Return what gives a step another rate than the scheduled one."""
-        if rate == self._last_rate:
+        if rate == self._step.rate_before:
             return "late"
         return "left out" if not rate else "held" if rate == self._first_rate else ""
 
     def _look(self, place: int, number: int, seen: Any) -> None:
         """Compare what one call, another object, saw with what was dealt."""
-        if number >= len(self._batches):
+        if number >= len(batches := self._step.batches):
             return  # the number of samples tells it
-        dealt = next(tensors_in(self._batches[number][place]), None)
+        dealt = next(tensors_in(batches[number][place]), None)
         if seen is dealt:
             return
         if seen is None or dealt is None or seen.shape != dealt.shape or _same([seen], [dealt]):
@@ -432,7 +455,7 @@ class TrainingLedger:
     def _note(
         self, kind: NoteKind, found: float, wanted: float, step: int | None = None, cause: Cause = ""
     ) -> None:
-        at, known = self._step if step is None else step, self._notes.get(kind)
+        at, known = self._step.number if step is None else step, self._notes.get(kind)
         if known is None:
             self._notes[kind] = _Note(at, float(found), float(wanted), cause=cause)
         else:

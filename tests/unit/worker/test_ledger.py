@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -140,6 +141,29 @@ def test_evaluations_casts_and_overflows_contradict_nothing(loop: Callable[..., 
     assert notes(loop(precision=Bf16Autocast(), context=lambda _: auto)) == {}
     assert notes(loop(precision=Fp16Autocast(), context=lambda _: torch.autocast("cpu", torch.float16),
                       updates=lambda step: int(step not in (0, 5)))) == {}, "a step whose gradients overflowed"
+
+
+def test_what_replaces_the_call_of_a_model_is_called_and_left_alone(loop: Callable[..., Loop]) -> None:
+    """A compiled model brings its own call; a copy of a watched model is not watched, and computes with its weights."""
+    made, calls = loop(), list[int]()
+    model = made.parts.model
+    made.ledger.close()
+    assert model._compiled_call_impl is None
+
+    def compiled(inputs: torch.Tensor) -> torch.Tensor:
+        calls.append(len(inputs))
+        return model._call_impl(inputs)  # type: ignore[no-any-return]
+
+    model._compiled_call_impl = compiled
+    made.ledger.attach()
+    assert notes(made) == {} and calls == [SIZE] * (2 * STEPS + 1), "two micro-batches a step, and the warm-up"
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    assert not other.eval()(batch(1)[0]).any() and len(calls) == 2 * STEPS + 1
+    made.ledger.close()
+    assert model._compiled_call_impl is compiled
 
 
 def test_frozen_layers_that_never_train_are_the_models_own(loop: Callable[..., Loop]) -> None:
