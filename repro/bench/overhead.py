@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LONG_STEP_MS = 5.0
 """Steps from here on are promised `LIMIT`, shorter ones `SHORT_LIMIT`."""
-LIMIT, SHORT_LIMIT = 1.005, 1.02
+LIMIT, SHORT_LIMIT = 1.01, 1.02
 WARM_UP = 20
 """Pairs before the first counted one."""
 PLACEMENT = 1 << 14

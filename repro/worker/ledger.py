@@ -112,18 +112,16 @@ class TrainingLedger:
     """The ledger of one rank.
 
     Args:
-        parts: of the trial, before the engine starts: its model gets a hook, its loss is wrapped.
-        compiled: the model is compiled, and a hook on it would be compiled into it; the loss alone is watched.
+        parts: of the trial, before the engine starts: the calls of its model and its loss are watched.
     """
 
-    def __init__(self, parts: TrainingParts, job: Job, streams: Streams, *, compiled: bool) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, streams: Streams) -> None:
         import torch
 
         # In every step between two kernels, and so from cold caches: no import, no generator, few calls and counters.
         self._grad_enabled, self._autocast_enabled = torch.is_grad_enabled, torch.is_autocast_enabled
         self._streams, self._device = streams, job.device.partition(":")[0]
         self._parts, self._model, self._loss = parts, parts.model, parts.loss
-        self._compiled = compiled
         self._autocast = job.precision.autocast is not None
         self._scaled = job.precision.loss_scaling is not None
         self._resting = _resting(parts.model)
@@ -293,11 +291,10 @@ class TrainingLedger:
         from torch.optim import optimizer as optimizers
 
         self._handles = [optimizers.register_optimizer_step_post_hook(self._on_update)]
-        if not self._compiled:
-            # A hook before the forward pass would take every step through the slow half of torch's call.
-            self._replaced = self._model._compiled_call_impl
-            self._call = self._replaced or self._model._call_impl
-            self._model._compiled_call_impl = self._on_call
+        # A hook before the forward pass would take every step through the slow half of torch's call.
+        self._replaced = self._model._compiled_call_impl
+        self._call = self._replaced or self._model._call_impl
+        self._model._compiled_call_impl = self._on_call
         self._parts.loss = self._on_loss
 
     def close(self) -> None:

@@ -100,7 +100,7 @@ def loop() -> Iterator[Callable[..., Loop]]:
         parts = parts_of()
         job = Job(rank=0, world=1, device="cpu", micro_batch=SIZE, accumulation=2, gradient_clip=None,
                   precision=precision or Fp32(), optimizer=Sgd(lr=0.1), comm=Backend())
-        ledgers.append(TrainingLedger(parts, job, Streams(7, 0), compiled=False))
+        ledgers.append(TrainingLedger(parts, job, Streams(7, 0)))
         return Loop(parts, ledgers[-1], **changes)
 
     yield make
@@ -174,8 +174,7 @@ def test_frozen_layers_that_never_train_are_the_models_own(loop: Callable[..., L
     parts = parts_of()
     parts.model[1] = Frozen()  # type: ignore[index]  # a Sequential
     made = loop()
-    ledger = TrainingLedger(parts, Job(0, 1, "cpu", SIZE, 2, None, Fp32(), Sgd(lr=0.1), Backend()), Streams(7, 0),
-                            compiled=False)
+    ledger = TrainingLedger(parts, Job(0, 1, "cpu", SIZE, 2, None, Fp32(), Sgd(lr=0.1), Backend()), Streams(7, 0))
     try:
         parts.model.train()
         made = Loop(parts, ledger)
