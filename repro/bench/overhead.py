@@ -23,7 +23,7 @@ import numpy as np
 
 from repro.bench.trial import SECONDS, BenchOutcome, bench_trial, outcome, preload, timed
 from repro.core import registry
-from repro.core.errors import UsageError
+from repro.core.errors import TrialError, UsageError
 from repro.core.random_streams import Streams
 from repro.suite.model import Trial
 from repro.worker.loop import Loop
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LONG_STEP_MS = 5.0
 """Steps from here on are promised `LIMIT`, shorter ones `SHORT_LIMIT`."""
-LIMIT, SHORT_LIMIT = 1.01, 1.02
+LIMIT, SHORT_LIMIT = 1.005, 1.02
 WARM_UP = 20
 """Pairs before the first counted one."""
 PLACEMENT = 1 << 14
@@ -105,6 +105,8 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
         loop.open_data()
         loop.input.start(0)
         _share_start(loop, bare)
+        assert loop.steps.ledger is not None
+        loop.steps.ledger.start()
         seconds: dict[str, list[float]] = {"ours": [], "theirs": [], "logged": []}
         losses: list[Any] = []
         _begin_block(loop, payload["block"])
@@ -120,6 +122,8 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
             if len(losses) == payload["block"]:
                 begin = time.perf_counter()
                 loop.steps.log_block(losses)
+                if notes := loop.steps.ledger.facts().notes:
+                    raise TrialError(f"the ledger notes {notes}")
                 _begin_block(loop, payload["block"])
                 seconds["logged"].append(time.perf_counter() - begin)
                 losses = []

@@ -20,6 +20,7 @@ from repro.worker.weights import checksum_held
 
 if TYPE_CHECKING:
     import torch
+    from torch.utils.hooks import RemovableHandle
 
 
 FIRST_WATCHED = 64
@@ -117,6 +118,7 @@ class TrainingLedger:
 
     def __init__(self, parts: TrainingParts, job: Job, streams: Streams) -> None:
         import torch
+        from torch.nn.modules.module import _global_forward_pre_hooks
 
         # In every step between two kernels, and so from cold caches: no import, no generator, few calls and counters.
         self._grad_enabled, self._autocast_enabled = torch.is_grad_enabled, torch.is_autocast_enabled
@@ -126,6 +128,9 @@ class TrainingLedger:
         self._scaled = job.precision.loss_scaling is not None
         self._resting = _resting(parts.model)
         self._handles: list[Any] = []
+        self._last: list[RemovableHandle] = []
+        """The hook behind those of others on the model, once there are any."""
+        self._hooks, self._shared_hooks = parts.model._forward_pre_hooks, _global_forward_pre_hooks
         self._replaced: Callable[..., Any] | None = None
         """What torch called for the model before; None: the model itself."""
         self.may_read = False
@@ -178,6 +183,8 @@ class TrainingLedger:
     def start(self) -> None:
         """Begin: what the warm-up did does not count."""
         self._started = True
+        if self._model._compiled_call_impl != self._on_call:  # an engine compiled the model
+            self._watch_calls()
 
     def stop(self) -> None:
         """End: what follows is no training."""
@@ -291,17 +298,20 @@ class TrainingLedger:
         from torch.optim import optimizer as optimizers
 
         self._handles = [optimizers.register_optimizer_step_post_hook(self._on_update)]
+        self._watch_calls()
+        self._parts.loss = self._on_loss
+
+    def _watch_calls(self) -> None:
         # A hook before the forward pass would take every step through the slow half of torch's call.
         self._replaced = self._model._compiled_call_impl
         self._call = self._replaced or self._model._call_impl
         self._model._compiled_call_impl = self._on_call
-        self._parts.loss = self._on_loss
 
     def close(self) -> None:
         """Remove the hooks: the next trial may run in this process."""
-        for handle in self._handles:
+        for handle in (*self._handles, *self._last):
             handle.remove()
-        self._handles = []
+        self._handles, self._last = [], []
         if self._model._compiled_call_impl == self._on_call:
             self._model._compiled_call_impl = self._replaced
         self._parts.loss = self._loss
@@ -358,8 +368,20 @@ class TrainingLedger:
     # ---- hooks
 
     def _on_call(self, *args: Any, **kwargs: Any) -> Any:
-        self._on_forward(args, kwargs)
+        if self._hooks or self._shared_hooks:
+            self._watch_behind()
+        else:
+            self._on_forward(args, kwargs)
         return self._call(*args, **kwargs)
+
+    def _watch_behind(self) -> None:
+        """Watch by a hook behind all others, which may change what the model sees, and how it computes."""
+        if self._last and next(reversed(self._hooks), None) == self._last[0].id:
+            return
+        for handle in self._last:
+            handle.remove()
+        self._last = [self._model.register_forward_pre_hook(
+            lambda _, args, kwargs: self._on_forward(args, kwargs), with_kwargs=True)]
 
     def _on_forward(self, args: Any, kwargs: Any) -> None:
         if not self._started or not self._grad_enabled():

@@ -175,7 +175,7 @@ class Batches(ABC):
 
     def send(self, array: np.ndarray) -> torch.Tensor:
         """Return an array as a tensor on the trial's device; in every step, so the host does not wait for the copy."""
-        sent: torch.Tensor = to_device(self._from_numpy(array), self.device)
+        sent: torch.Tensor = to_device(self._from_numpy(np.ascontiguousarray(array)), self.device)
         return sent
 
     def _drawn(self, epoch: int) -> NDArray[np.int64]:

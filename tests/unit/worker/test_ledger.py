@@ -166,6 +166,42 @@ def test_what_replaces_the_call_of_a_model_is_called_and_left_alone(loop: Callab
     assert model._compiled_call_impl is compiled
 
 
+@pytest.mark.parametrize("register", [torch.nn.Module.register_forward_pre_hook,
+                                      lambda _, hook: torch.nn.modules.module.register_module_forward_pre_hook(hook)],
+                         ids=["of the model", "of all modules"])
+def test_hooks_of_others_before_the_model_are_seen_through(loop: Callable[..., Loop], register: Callable[..., Any]
+                                                           ) -> None:
+    """They come and go during the trial, and change inputs, or modes until the model returns."""
+    def hooked(change: Callable[[torch.Tensor], Any]) -> dict[str, LedgerNote]:
+        made = loop()
+        model, handles = made.parts.model, list[Any]()
+        after = model.register_forward_hook(lambda *_: torch.set_autocast_enabled("cpu", False))
+
+        def before(made: Loop, step: int) -> None:
+            if step in (3, 9):
+                handles.append(register(model, lambda module, args: change(args[0]) if module is model else None))
+            if step == 6:
+                handles[0].remove()
+
+        made.before = before
+        try:
+            return notes(made)
+        finally:
+            for handle in (after, *handles):
+                handle.remove()
+
+    assert hooked(lambda inputs: None) == {}
+    assert hooked(lambda inputs: inputs * 2)["inputs"].step == 3
+    auto = hooked(lambda _: torch.set_autocast_enabled("cpu", True))["autocast"]
+    assert (auto.step, auto.times) == (3, 12)
+
+
+def test_a_model_that_its_engine_compiles_is_watched(loop: Callable[..., Loop]) -> None:
+    made = loop()
+    made.parts.model._compiled_call_impl = made.parts.model._call_impl  # as `Module.compile` does
+    assert notes(made) == {} and made.ledger.facts().forwarded == STEPS * 16
+
+
 def test_frozen_layers_that_never_train_are_the_models_own(loop: Callable[..., Loop]) -> None:
     class Frozen(torch.nn.Dropout):
         def train(self, mode: bool = True) -> Frozen:
