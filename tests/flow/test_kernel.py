@@ -178,7 +178,8 @@ def test_a_gate_that_nothing_can_pass_is_refused_in_one_line(notebook: Notebook)
 
 def test_an_interrupted_gate_is_one_line_and_leaves_no_process(notebook: Notebook) -> None:
     def processes() -> list[str]:
-        lines = [" ".join(item.cmdline()) for item in notebook.process.children(recursive=True)]
+        lines = [" ".join(item.cmdline()) for item in notebook.process.children(recursive=True)
+                 if item.status() != psutil.STATUS_ZOMBIE]
         return [line for line in lines if "resource_tracker" not in line]
 
     cell = notebook.begin("repro.gate('gated.yaml')")
