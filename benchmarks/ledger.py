@@ -26,7 +26,6 @@ from repro.worker.ledger import TrainingLedger
 from repro.worker.loop import Loop
 from repro.worker.main import build
 from repro.worker.setup import RankPlace
-from repro.worker.steps import TimedSteps
 
 ENGINES: Mapping[str, Any] = {
     "ddp": "ddp", "fsdp": "fsdp", "zero 1": {"kind": "deepspeed", "stage": 1},
@@ -106,11 +105,6 @@ class _Inside:
         return call
 
 
-def _begin_block(steps: TimedSteps) -> None:
-    steps.begin_block(BLOCK)
-    steps.timer.start()
-
-
 def rank(folder: str, payload: Mapping[str, Any]) -> None:
     """Run one rank: a step with the ledger, one without it, and one whose ledger is timed, in a drawn order."""
     number, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -127,7 +121,7 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
         loop.input.start(0)
         ledger.start()
         losses: list[Any] = []
-        _begin_block(steps)
+        steps.begin_block(BLOCK)
         for _ in range(payload["pairs"] + WARM_UP):
             # In a fixed order one way would always follow another, or the log of a block.
             for way in order.permutation(WAYS):
@@ -150,7 +144,7 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
                 steps.ledger = ledger
                 steps.log_block(losses)
                 losses = []
-                _begin_block(steps)
+                steps.begin_block(BLOCK)
         if number == 0:
             Path(folder, SECONDS).write_text(json.dumps(
                 {way: values[WARM_UP:] for way, values in seconds.items()}))

@@ -109,7 +109,7 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
         loop.steps.ledger.start()
         seconds: dict[str, list[float]] = {"ours": [], "theirs": [], "logged": []}
         losses: list[Any] = []
-        _begin_block(loop, payload["block"])
+        loop.steps.begin_block(payload["block"])
         for pair in range(payload["pairs"] + WARM_UP):
             for ours in (True, False) if pair % 2 else (False, True):
                 loop.session.synchronize()
@@ -122,11 +122,11 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
             if len(losses) == payload["block"]:
                 begin = time.perf_counter()
                 loop.steps.log_block(losses)
-                if notes := loop.steps.ledger.facts().notes:
-                    raise TrialError(f"the ledger notes {notes}")
-                _begin_block(loop, payload["block"])
+                loop.steps.begin_block(payload["block"])
                 seconds["logged"].append(time.perf_counter() - begin)
                 losses = []
+        if notes := loop.steps.ledger.facts().notes:
+            raise TrialError(f"the ledger notes {notes}")
         if number == 0:
             counted = {name: values[WARM_UP:] if name != "logged" else values for name, values in seconds.items()}
             Path(folder, SECONDS).write_text(json.dumps(counted))
@@ -151,7 +151,3 @@ def _share_start(loop: Loop, bare: Trainer) -> None:
     loop.input.consumed()
     bare.take_over(images, labels, list(parts.model.parameters()))
 
-
-def _begin_block(loop: Loop, count: int) -> None:
-    loop.steps.begin_block(count)
-    loop.steps.timer.start()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from repro.core.devices import CPU, on_gpu
+from repro.core.devices import on_gpu
 from repro.core.random_streams import Streams
 from repro.seams.plugin import Plugin
 
@@ -302,7 +302,8 @@ class Workload(Plugin):
 
     @property
     def selection_sha256(self) -> str:
-        """What `TrainingParts.selection` must return; trials with different ones pair by seed, not by data order."""
+        """The sha256 that `TrainingParts.selection` must return. Trials with different ones pair by seed, not by data
+        order."""
         return ""
 
     def absent(self) -> str:
@@ -329,8 +330,6 @@ class Workload(Plugin):
 
 def call_model(model: Callable[..., Any], inputs: Any) -> Any:
     """Call the model: a dict is passed by keyword, a tuple or list by position, anything else as the one argument."""
-    if hasattr(inputs, "untyped_storage"):  # a tensor, as in most steps: to ask an abstract class takes longer
-        return model(inputs)
     if isinstance(inputs, Mapping):
         return model(**inputs)
     if isinstance(inputs, tuple | list):
@@ -363,7 +362,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 def to_device(batch: Any, device: str) -> Any:
     """Return the batch on `device`; on CUDA by way of pinned memory, from which a copy does not hold up the host."""
-    if device == CPU:  # in every step: to take the name of the device apart would take longer
+    if not on_gpu(device):
         return batch
     return map_tensors(batch, lambda tensor: (tensor if on_gpu(tensor.device) else tensor.pin_memory()).to(
         device, non_blocking=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from repro.core import devices
@@ -16,6 +16,7 @@ from repro.core.random_streams import Streams
 from repro.record.log.facts import Cause, LedgerNote, NoteKind, RankLedger, WeightsAt
 from repro.seams.training import Batch, Held, Job, TrainingParts
 from repro.seams.workload import tensors_in
+from repro.worker.seen import KeptBatches, Step, same_tensors
 from repro.worker.weights import checksum_held
 
 if TYPE_CHECKING:
@@ -41,72 +42,6 @@ class _Note:
     wanted: float
     times: int = 1
     cause: Cause = ""
-
-
-@dataclass(slots=True)
-class _Kept:
-    """The batches dealt to one step, and those that the model and the loss saw."""
-
-    step: int
-    dealt: Sequence[Batch]
-    inputs: list[Any] = field(default_factory=list)
-    targets: list[Any] = field(default_factory=list)
-    versions: list[tuple[torch.Tensor, int]] = field(default_factory=list)
-    """Of the tensors that were dealt or seen, and how often each was changed until then."""
-    others: bool = False
-    """A call saw something else than the dealt objects, so values are to be compared."""
-
-    def keep(self, seen: list[Any], call: Any, *, dealt: bool) -> None:
-        """Keep what a call saw.
-
-        Args:
-            dealt: it is the object dealt to this call, and nothing beside it.
-        """
-        seen.append(call)
-        if not dealt:
-            self.others = True
-            self.note_versions(call)
-
-    @property
-    def as_dealt(self) -> bool:
-        """The model and the loss saw the very objects, all of them, so no value need be compared."""
-        counts = (0, len(self.dealt))  # 0: it is not watched
-        return not self.others and len(self.inputs) in counts and len(self.targets) in counts
-
-    def forget_seen(self) -> None:
-        self.versions = self.versions[:sum(1 for _ in tensors_in(self.dealt))]
-        self.inputs, self.targets = [], []
-
-    def note_versions(self, call: Any) -> None:
-        self.versions += [(tensor, tensor._version) for tensor in tensors_in(call)]
-
-    @property
-    def was_changed(self) -> bool:
-        """A model or a loss changed tensors in place after they were kept, so nothing can be compared."""
-        return any(tensor._version != version for tensor, version in self.versions)
-
-
-@dataclass(slots=True)
-class _Step:
-    """One step: what its engine was dealt, and what the hooks have seen of it. One small object of every step lies in
-    warm memory, the attributes of a ledger do not."""
-
-    number: int = 0
-    batches: Sequence[Batch] = ()
-    rate: float = 0.0
-    rate_before: float = 0.0
-    inside: bool = False
-    """It has begun and not ended."""
-    kept: _Kept | None = None
-    calls: int = 0
-    """Of the model."""
-    losses: int = 0
-    """Calls of the loss."""
-    forwarded: int = 0
-    """Samples."""
-    lost: int = 0
-    """Samples of which a loss was computed."""
-    updates: int = 0
 
 
 class TrainingLedger:
@@ -142,7 +77,7 @@ class TrainingLedger:
         self.optimizer: Any = None
         """The trial's own optimizer; steps of others (the outer one of local SGD) are not counted."""
         self._started = False
-        self._step = _Step()
+        self._step = Step()
         """The newest one."""
         self._first_rate = 0.0
         self._micro, self._dealt = job.micro_batch, job.micro_batch * job.accumulation
@@ -153,8 +88,8 @@ class TrainingLedger:
         """First step, from 1, of a doubling -> the drawn one."""
         self._comparing: Collection[int] = ()
         """Steps of this block that are compared."""
-        self._waiting: list[_Kept] = []
-        self.newest: list[_Kept] = []
+        self._waiting: list[KeptBatches] = []
+        self.newest: list[KeptBatches] = []
         """The last two compared steps."""
         self._state: list[torch.Tensor] | None = None
         self._held = ""
@@ -203,9 +138,9 @@ class TrainingLedger:
 
     def begin(self, step: int, batches: Sequence[Batch], rate: float) -> None:
         """Begin a step of this block; `step` is its number, from 0."""
-        self._step = now = _Step(step, batches, rate, self._step.rate, inside=True)
+        self._step = now = Step(step, batches, rate, self._step.rate, inside=True)
         if step in self._comparing:
-            now.kept = _Kept(step, batches)
+            now.kept = KeptBatches(step, batches)
             now.kept.note_versions(batches)
         if not self._first_rate:
             self._first_rate = rate
@@ -253,13 +188,8 @@ class TrainingLedger:
             if kept.was_changed:
                 continue
             self._totals["compared"] += 1
-            if kept.as_dealt:
-                continue
-            inputs, targets = zip(*kept.dealt, strict=True)
-            if kept.inputs and not _same(kept.inputs, inputs):
-                self._note("inputs", 0, 0, kept.step)
-            if kept.targets and not _same(kept.targets, targets):
-                self._note("targets", 0, 0, kept.step)
+            for kind in kept.others():
+                self._note(kind, 0, 0, kept.step)
         self.newest = [*self.newest, *self._waiting][-2:]
         for kept in self._waiting:
             kept.forget_seen()
@@ -274,7 +204,8 @@ class TrainingLedger:
         """
         for kept in self.newest:
             epoch, micro_batches = shares(kept.step)
-            if not kept.was_changed and not _same([read(epoch, indices) for indices in micro_batches], kept.dealt):
+            again = [read(epoch, indices) for indices in micro_batches]
+            if not kept.was_changed and not same_tensors(again, kept.dealt):
                 self._note("dealt", 0, 0, kept.step)
 
     def hold_state(self) -> None:
@@ -466,7 +397,7 @@ class TrainingLedger:
         dealt = next(tensors_in(batches[number][place]), None)
         if seen is dealt:
             return
-        if seen is None or dealt is None or seen.shape != dealt.shape or _same([seen], [dealt]):
+        if seen is None or dealt is None or seen.shape != dealt.shape or same_tensors([seen], [dealt]):
             self._passed[place] = False  # the engine casts, copies or joins; kept steps are compared
         else:
             self._note("targets" if place else "inputs", 0, 0)
@@ -518,19 +449,6 @@ def _resting(model: torch.nn.Module, *, training: bool = True) -> int:
     return sum(not was for was in flags.values())
 
 
-def _same(seen: Collection[Any], dealt: Collection[Any]) -> bool:
-    """Return whether the tensors seen are those dealt, rounded to the type in which they were seen; several calls may
-    be one, and one several, if all have the same samples in the same order."""
-    import torch
-
-    ours, theirs = ([[*tensors_in(call)] for call in found] for found in (seen, dealt))
-    if len(ours) != len(theirs):
-        ours, theirs = _joined(ours), _joined(theirs)
-    return [len(call) for call in ours] == [len(call) for call in theirs] and all(
-        one is other or (one.shape == other.shape and torch.equal(*map(torch.nan_to_num, (one, other.to(one)))))
-        for call, mate in zip(ours, theirs, strict=True) for one, other in zip(call, mate, strict=True))
-
-
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     """Return what this rank holds of a tensor, dense."""
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
@@ -545,16 +463,6 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     return torch.equal(one, other) or torch.equal(
         *(tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other)))
-
-
-def _joined(calls: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
-    """Return calls as one call, whose tensors have the samples of all; as they are if they cannot be joined."""
-    import torch
-
-    try:
-        return [[torch.cat(tensors) for tensors in zip(*calls, strict=True)]]
-    except (RuntimeError, ValueError):  # unlike shapes, or numbers of tensors
-        return [[*call] for call in calls]
 
 
 def _plain(notes: Mapping[Any, _Note]) -> dict[str, list[Any]]:

@@ -112,9 +112,8 @@ class TimedSteps:
         session, log = self.session, self.context.log
         count = block_steps(self.context.choices, self.step)
         log.write(BlockStart(first_step=self.step, steps=count))
-        self.begin_block(count)
         self.traffic.add(session.traffic())
-        self.timer.start()
+        self.begin_block(count)
         losses = [self.train_step() for _ in range(count)]
         # Before the barrier: the wait for the slowest rank there is not communication of a step.
         self.traffic.add(session.traffic(), training=True)
@@ -123,16 +122,16 @@ class TimedSteps:
         return losses
 
     def begin_block(self, count: int) -> None:
-        """Decide what can be decided before the `count` steps of a block: what runs between two kernels of a step runs
-        from cold caches, at several times the cost."""
+        """Decide what can be decided before the `count` steps of a block, and start the timer: what runs between two
+        kernels of a step runs from cold caches, at several times the cost."""
         first, self._first = self.step, self.step
         self._rates = [
             self.base_rate * self.schedule.factor(step * self.global_batch / self.train_samples, self.max_epochs)
             for step in range(first, first + count)]
         if self.ledger is not None:
-            drawn = self.ledger.begin_block(first, first + count - 1)
-            self._watched = drawn
+            self._watched = drawn = self.ledger.begin_block(first, first + count - 1)
             self._kept = self.keeper.wanted(first, count, drawn) if self.keeper is not None else {}
+        self.timer.start()
 
     def train_step(self) -> Any:
         """Train one step and return its loss: everything in it is timed, and nothing in it is read from the device."""

@@ -107,10 +107,7 @@ class Batches(ABC):
     selection: Callable[[], str] | None = None
 
     def __init__(self, samples: int, streams: Streams, device: str) -> None:
-        import torch
-
         self.samples, self.streams, self.device = samples, streams, device
-        self._from_numpy = torch.from_numpy  # in every step, from cold caches: no import there
         self._epoch, self._draws = -1, np.zeros(0, np.int64)
         self._fed: list[Fed] = []
 
@@ -175,8 +172,10 @@ class Batches(ABC):
 
     def send(self, array: np.ndarray) -> torch.Tensor:
         """Return an array as a tensor on the trial's device; in every step, so the host does not wait for the copy."""
-        sent: torch.Tensor = to_device(self._from_numpy(np.ascontiguousarray(array)), self.device)
-        return sent
+        import torch
+
+        found: torch.Tensor = to_device(torch.from_numpy(np.ascontiguousarray(array)), self.device)
+        return found
 
     def _drawn(self, epoch: int) -> NDArray[np.int64]:
         return self.streams.generator("augmentation", epoch).integers(self.outcomes, size=self.samples)

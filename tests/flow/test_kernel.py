@@ -97,12 +97,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def notebook(folder: Path) -> Iterator[Notebook]:
     found = Notebook(folder)
+    found.shown("import repro")
     yield found
     found.close()
 
 
 def test_an_interrupted_cell_ends_its_run_in_order_and_says_how_it_goes_on(notebook: Notebook, folder: Path) -> None:
-    notebook.shown("import repro; events = []")
+    notebook.shown("events = []")
     cell = notebook.begin("run = repro.run('suite.yaml', out='run', mlflow=False, on_event=events.append)")
     ledger = folder / "run/ledger.jsonl"
     until(lambda: ledger.is_file() and ledger.read_bytes().count(b"\n") >= 5)  # two lines an attempt: in the third

@@ -78,8 +78,6 @@ class LoopSession(TorchSession):
     def forward(self, inputs: Any) -> Any:
         # In evaluation the model itself is called: its buffers are shared already, and there are no gradients.
         module = self.wrapped if self.model.training else self.model
-        if self.numerics.plain and not self.numerics.channels_last:  # nothing to cast or lay out anew before
-            return self.numerics.outputs(call_model(module, inputs))
         with self.numerics.autocast():
             outputs = call_model(module, self.numerics.inputs(inputs))
         return self.numerics.outputs(outputs)

@@ -135,7 +135,6 @@ def test_nothing_is_read_back_in_a_timed_step(engine: str, tmp_path: Path, monke
         loop.start()
         steps, mode = loop.steps, reading_mode()
         steps.begin_block(3)
-        steps.timer.start()
         with monkeypatch.context() as patch, mode:
             for name in READS:
                 patch.setattr(torch.Tensor, name, lambda self, *_, name=name: pytest.fail(f"{name} in a timed step"))
