@@ -48,11 +48,12 @@ LATE = {
     "summed-over-ranks": "it is summed over the ranks and not averaged",
     "bucket-left-out": " the trial the gradient of",
     "momentum-gone-after-evaluations": "an evaluation changed what the optimizer keeps",
-    "limit-follows-rate": "after the trial the update of",
     "spikes-dropped": "after the trial the update of",
     "clock-slow": "the trial's clock counted",
     "sample-doubled": "it was dealt other samples than the workload gives, or changed ones",
 }
+SECOND = {"limit-follows-rate": "after the trial the update of"}
+"""Right in the first step after the trial, at the full rate. A trial of two seconds has no time for a second step."""
 PASSING = {
     "layer-rests": "it is not trained",
     "rounded-for-a-while": "no factor explains it",
@@ -90,9 +91,9 @@ def reasons(root: Path) -> dict[str, tuple[str, str]]:
     return {record.cell(item.cell_id).label: (item.status, item.reason) for item in record.results}
 
 
-def voided(folder: Path, engine: str, defects: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+def voided(folder: Path, engine: str, defects: Mapping[str, str], epochs: int = 3) -> Iterator[tuple[str, str, str]]:
     """Yield each defect, the words that it is to be named by and the reason of its trial, which is void."""
-    told = reasons(ran(folder, [f"{{{KINDS[engine]}, defect: {name}}}" for name in defects]))
+    told = reasons(ran(folder, [f"{{{KINDS[engine]}, defect: {name}}}" for name in defects], epochs))
     assert len(told) == len(defects)
     for name, words in defects.items():
         status, reason = next(item for label, item in told.items() if f"={name}" in label)
@@ -118,6 +119,12 @@ def test_each_late_defect_voids_its_trial_and_is_named(tmp_path: Path, engine: s
     for name, words, reason in voided(tmp_path, engine, LATE):
         drift = "the update of" if engine == "fsdp" else "weights differ"  # under FSDP ranks hold other parts
         assert words in reason or (name == "rank-1-drifts-late" and drift in reason), (name, reason)
+
+
+@pytest.mark.parametrize("engine", list(KINDS))
+def test_a_defect_at_small_rates_is_seen_in_a_longer_trial(tmp_path: Path, engine: str) -> None:
+    for name, words, reason in voided(tmp_path, engine, SECOND, epochs=15):
+        assert words in reason, (name, reason)
 
 
 @pytest.mark.parametrize("engine", list(KINDS))
