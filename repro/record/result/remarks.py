@@ -235,6 +235,8 @@ LEDGER_WORDS = {
     "backward": "gradients were computed outside the timed steps, first after step {step}",
     "update outside": "the optimizer stepped outside the timed steps, first after step {step}",
     "flags": "{found:g} layers were in evaluation mode and not {wanted:g}, first in step {step}",
+    "settings": "a setting of a layer (momentum, epsilon, probability, ...) was {found:g} and not {wanted:g}, first "
+                "found after step {step}",
     "autocast": "autocast was {found:g}, not {wanted:g} (1: on), first in step {step}",
     "updates": "the optimizer stepped {found:g} times and not {wanted:g}, as usual, first in step {step}",
     "data": "training data were read before the clock started",

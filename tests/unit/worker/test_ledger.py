@@ -240,6 +240,11 @@ def sleeping(made: Loop, step: int) -> None:
         made.parts.model[1].eval()  # type: ignore[index]
 
 
+def less_dropout(made: Loop, step: int) -> None:
+    if step == 5:
+        made.parts.model[1].p = 0.05  # type: ignore[index,assignment]
+
+
 @pytest.mark.parametrize(("changes", "kind", "step", "times", "words"), [
     ({"fed": lambda _, batches: [(x[:4], y[:4]) for x, y in batches]}, "samples", 0, STEPS, "some are left out"),
     ({"fed": lambda _, batches: [(x[:4], y[:4]) for x, y in batches]}, "loss", 0, STEPS, "8 samples and not of the 16"),
@@ -253,6 +258,7 @@ def sleeping(made: Loop, step: int) -> None:
     ({"after": train_outside}, "update outside", 6, 1, "the optimizer stepped outside"),
     ({"after": work_deferred, "deferring": 7}, "backward", 7, 1, "gradients were computed outside"),
     ({"before": sleeping}, "flags", 7, 3, "1 layers were in evaluation mode and not 0"),
+    ({"before": less_dropout}, "settings", STEPS - 1, 1, "was 0.05 and not 0.1, first found after step 12"),
     ({"context": lambda _: torch.autocast("cpu", torch.bfloat16)}, "autocast", 0, 2 * STEPS, "autocast was 1, not 0"),
     ({"updates": lambda step: int(step != 4)}, "updates", 4, 1, "stepped 0 times and not 1, as usual"),
     ({"updates": lambda step: 2 if step == 4 else 1}, "updates", 4, 1, "stepped 2 times"),
