@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -63,13 +63,16 @@ QUICK, DRAWN = ("markdown", "csv", "jsonl", "mllog"), ("html", "figures", "latex
 
 @dataclass
 class Target:
-    """One kind of input; `folder` is private and exists as long as the target."""
+    """One kind of input; `folder` is private and exists from its first use to `close`."""
 
     name: str
     seeds: Callable[[Path], list[bytes]]
     consume: Callable[[bytes, Path], None]
     mutate: Mutator
-    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="repro-fuzz-")))
+
+    @cached_property
+    def folder(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix="repro-fuzz-"))
 
     @cached_property
     def valid(self) -> list[bytes]:
@@ -90,7 +93,8 @@ class Target:
         return ""
 
     def close(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if "folder" in vars(self):
+            shutil.rmtree(self.folder)
 
 
 # ---- suites

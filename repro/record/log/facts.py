@@ -126,8 +126,7 @@ class Apart(Frozen):
     ratio: float
     """The engine's along the own one, over it: 1 if only noise differs."""
     like: str = ""
-    """What the engine's gradient is like, if not the own one: "rank 1", "late" (the step before), "last" (the last
-    micro-batch alone)."""
+    """What the engine's is like, if not the own one: "rank 1", "late", ... (the words: `result.remarks.LIKE`)."""
 
 
 class StepAgain(Frozen):

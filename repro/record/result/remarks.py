@@ -270,7 +270,7 @@ class OtherStep(Worded):
     limit: float
     ratio: float
     like: str = ""
-    """Of a gradient: what it is instead (`log.facts.Apart`)."""
+    """What it is instead (`log.facts.Apart`)."""
     processes: int
     accumulation: int
 
@@ -283,21 +283,42 @@ class OtherStep(Worded):
 
     def _cause(self) -> str:
         """Return what a factor looks like."""
-        if self.what == "loss":
-            return f"it is of other samples, or computed in another type{STATEFUL}"
         if self.like:
-            return {"late": "it is that of the step before", "last": "it is that of the last micro-batch alone"}.get(
-                self.like, f"it is that of {self.like} alone")
-        if abs(self.apart - abs(self.ratio - 1)) > EXPLAINED * self.apart:
-            return f"{NO_FACTOR}{STATEFUL}" if self.what == "gradient" else UPDATE_CAUSE
-        if self.what == "update" and abs(self.ratio) >= NOTHING:
-            return f"{self.ratio:.4g} times it: another rate, decay or limit of clipping"
+            return LIKE.get(self.like, f"it is that of {self.like} alone")
+        if self.what == "loss":
+            return f"{OTHER_FORWARD}{STATEFUL}"
+        explained = abs(self.apart - abs(self.ratio - 1)) <= EXPLAINED * self.apart
+        if self.what == "gradient" and not explained:
+            return f"{NO_FACTOR}{STATEFUL}"
+        if self.what == "update" and (not explained or self.ratio <= -NOTHING):
+            return UPDATE_CAUSE
+        if self.what == "update" and self.ratio >= NOTHING:
+            return f"{self.ratio:.4g} times it: another rate, dampening, decay or limit of clipping"
         return factor_cause(self.ratio, self.processes, self.accumulation)
 
 
 STATEFUL = ", or the model keeps state beside weights and buffers (then its workload is not `repeatable`)"
-NO_FACTOR = "no factor explains it: rounded, noisy, or of other samples"
-UPDATE_CAUSE = "what the optimizer keeps is lost or rounded, or it is another rule"
+OTHER_FORWARD = "it is of other samples, or the forward pass is another one (a layer, something random, the loss)"
+NO_FACTOR = ("no factor explains it, and the loss is right: another loss or other samples are trained on, or it is "
+             "changed after the backward pass (rounded, noisy)")
+UPDATE_CAUSE = "what the optimizer keeps is lost or rounded, it is another rule, or the weights are changed beside it"
+LIKE = {
+    "late": "it is that of the step before",
+    "last": "it is that of the last micro-batch alone",
+    "decayed": "it differs by a share of the weights: weight decay where there is none, or another one",
+    "bfloat16": "it is that in bfloat16",
+    "float32": "it is that in float32",
+    "evaluation": "it is that in evaluation mode",
+    "masks": f"the model is random (dropout), and other numbers may have been drawn; or {OTHER_FORWARD}",
+    "centred": "the mean over the inputs of each output is taken away from it",
+    "cut": "its largest numbers are cut",
+    "thinned": "some of its numbers are 0",
+    "forgotten": "what the optimizer keeps (momentum, moments) is lost or not used",
+    "unclipped": "it is that without clipping",
+    "nesterov": "it is that with Nesterov's momentum",
+    "no nesterov": "it is that without Nesterov's momentum",
+}
+"""Of a loss, a gradient or an update that is like another one."""
 
 
 def factor_cause(ratio: float, processes: int, accumulation: int) -> str:

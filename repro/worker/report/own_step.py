@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from repro.record.log.facts import Apart
 from repro.seams.training import Batch, TrainingParts
-from repro.seams.workload import call_model
+from repro.seams.workload import call_model, map_tensors
 from repro.worker.evaluation import OwnModel
 from repro.worker.setup import TrialContext
 from repro.worker.weights import in_groups
@@ -28,8 +28,13 @@ ROUNDING = 4e-7
 """Share of the norm of the weights below which two updates do not differ: a few last places of float32."""
 SCALE = 2.0**12
 """Factor of the loss of formats that scale it: a small one, which overflows nowhere."""
+SUSPECT = 1e-5
+"""Difference from which on it is asked what a loss, gradient or update is like; of healthy engines only those differ by
+more that round what they send."""
 LIKE = 0.1
-"""Largest difference from what a gradient is like, as a share of that from what it should be."""
+"""Largest difference from what a gradient or update is like, as a share of that from what it should be."""
+LIKE_LOSS = 0.01
+"""The same of a loss: one number is near another one by chance."""
 UNLIKE = 1e30
 """Difference of a number that is not finite, which JSON does not have."""
 
@@ -97,6 +102,9 @@ class OwnStep:
         worst = Worst("gradient", self.job.precision.loss_scaling is not None)
         if any(problem for _, _, problem in told) or not np.isfinite([pair[1] for pair in losses]).all():
             return None
+        loss = _of_loss(losses)
+        if loss.apart > SUSPECT:
+            loss = loss.model_copy(update={"like": self._like_loss(begun, losses)})
         self.newest = {}
         for names in in_groups(found.gradients):
             told_of = session.gather({name: own_gradients.pop(name) for name in names if name in own_gradients})
@@ -107,14 +115,50 @@ class OwnStep:
                 whole, *last = (np.mean([share[place].astype(np.float64) for share in shares], axis=0)
                                 for place in range(len(shares[0])))
                 self.newest[name] = whole.astype(np.float32)
+                theirs = found.gradients[name]
+                if not worst.add(name, theirs, whole):
+                    continue
                 likes = {f"rank {rank}": share[0] for rank, share in enumerate(shares)} if len(shares) > 1 else {}
-                if last:
-                    likes["last"] = last[0]
-                if name in before:
-                    likes["late"] = before[name]
-                worst.add(name, found.gradients[name], whole, likes=likes)
+                likes |= {"last": last[0]} if last else {}
+                likes |= {"late": before.get(name, whole)} if before else {}
+                worst.could_be(theirs, likes | changed(theirs, whole, begun.weights[name]))
         gradient = worst.found()
-        return [_of_loss(losses), *gradient] if gradient else []
+        return [loss, *gradient] if gradient else []
+
+    def _like_loss(self, begun: Begun, losses: Sequence[Sequence[float]]) -> str:
+        """Return what the ranks' mean loss is like, alike on all ranks; all take part."""
+        told: list[dict[str, float]] = self.session.gather(self._other_losses(begun))
+        theirs, ours = (float(np.mean([pair[place] for pair in losses])) for place in (0, 1))
+        means = {like: float(np.mean([each[like] for each in told])) for like in told[0]
+                 if all(like in each for each in told)}
+        like = min(means, key=lambda name: (abs(means[name] - theirs), name), default="")
+        if like and abs(means[like] - theirs) < LIKE_LOSS * abs(theirs - ours):
+            return like
+        return "masks" if abs(means.get("masks", ours) - ours) > LIKE * abs(theirs - ours) else ""
+
+    def _other_losses(self, begun: Begun) -> dict[str, float]:
+        """Return this rank's mean loss as it would be otherwise; empty if it failed."""
+        import torch
+
+        own, found = self.model, dict[str, float]()
+        if own is None:
+            return found
+        narrow = torch.autocast(torch.device(self.job.device).type, torch.bfloat16)
+        with suppress(Exception), torch.no_grad():  # what a loss is like is no part of whether it differs
+            for like, training, numbers in (("masks", True, own.numerics.autocast()),
+                                            ("evaluation", False, own.numerics.autocast()),
+                                            ("bfloat16", True, narrow), ("float32", True, nullcontext())):
+                own.load(begun.weights, begun.buffers)
+                own.model.train(training)
+                if like != "masks":
+                    begun.reseed()
+                values = []
+                for inputs, targets in map_tensors(begun.batches, lambda tensor: tensor.clone()):
+                    with numbers:
+                        outputs = call_model(own.model, own.numerics.inputs(inputs))
+                    values.append(float(own.functions.loss(own.numerics.outputs(outputs), targets)))
+                found[like] = float(np.mean(values))
+        return found
 
     def _gradients(self, begun: Begun) -> tuple[float, dict[str, tuple[np.ndarray, ...]]]:
         """Return this rank's mean loss over its micro-batches, and by name its gradient and, of several micro-batches,
@@ -157,32 +201,93 @@ class OwnStep:
         rate: float,
     ) -> list[Apart]:
         """Return the tensor whose update differs most from that of the requested rule for the same gradient."""
-        import torch
-
         worst = Worst("update")
         if self.model is None or self.problem:
             return []
+        names = [name for name, _ in self.model.model.named_parameters() if name in weights]
         with self.noting():
             if self.rule is None:
-                self.stepped = {name: torch.nn.Parameter(torch.from_numpy(weights[name]).to(self.job.device, copy=True))
-                                for name, _ in self.model.model.named_parameters() if name in weights}
-                self.rule = self.job.optimizer.build([*self.stepped.items()])
-            with torch.no_grad():
-                for name, parameter in self.stepped.items():
-                    parameter.copy_(torch.from_numpy(weights[name]))
-                    parameter.grad = torch.from_numpy(gradients[name]).to(parameter.device, copy=True)
-            if self.clip is not None:
-                torch.nn.utils.clip_grad_norm_(self.stepped.values(), self.clip)
-            for group in self.rule.param_groups:
-                group["lr"] = rate
-            self.rule.step()
-            for name, parameter in self.stepped.items():
-                if name in self.unused:
-                    continue
-                before = weights[name]
-                worst.add(name, after[name] - before, parameter.detach().cpu().numpy() - before,
-                          ROUNDING * _norm(before))
+                self.stepped, self.rule = self._rule(names, weights)
+            kept = dict[str, Any]()
+            with suppress(Exception):  # what an update is like is no part of whether it differs
+                kept = copy.deepcopy(self.rule.state_dict())
+            whole = self._updates(self.stepped, self.rule, weights, gradients, rate, self.clip)
+            theirs = {name: after[name] - weights[name] for name in names if name not in self.unused}
+            suspects = [name for name, update in theirs.items()
+                        if worst.add(name, update, whole[name], ROUNDING * _norm(weights[name]))]
+            for name in suspects:
+                worst.could_be(theirs[name], changed(theirs[name], whole[name], weights[name]))
+            with suppress(Exception):
+                for like, updates in self._other_updates(kept, weights, gradients, rate) if suspects else ():
+                    for name in suspects:
+                        worst.could_be(theirs[name], {like: updates[name]})
         return worst.found()
+
+    def _rule(
+        self, names: Sequence[str], weights: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, torch.nn.Parameter], torch.optim.Optimizer]:
+        """Return parameters, and the requested optimizer of them."""
+        import torch
+
+        stepped = {name: torch.nn.Parameter(torch.from_numpy(weights[name]).to(self.job.device, copy=True))
+                   for name in names}
+        return stepped, self.job.optimizer.build([*stepped.items()])
+
+    def _updates(
+        self, stepped: Mapping[str, torch.nn.Parameter], rule: torch.optim.Optimizer, weights: Mapping[str, np.ndarray],
+        gradients: Mapping[str, np.ndarray], rate: float, clip: float | None,
+    ) -> dict[str, np.ndarray]:
+        """Return what a step of the rule adds to the weights."""
+        import torch
+
+        with torch.no_grad():
+            for name, parameter in stepped.items():
+                parameter.copy_(torch.from_numpy(weights[name]))
+                parameter.grad = torch.from_numpy(gradients[name]).to(parameter.device, copy=True)
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(stepped.values(), clip)
+        for group in rule.param_groups:
+            group["lr"] = rate
+        rule.step()
+        return {name: parameter.detach().cpu().numpy() - weights[name] for name, parameter in stepped.items()}
+
+    def _other_updates(
+        self, kept: Mapping[str, Any], weights: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray],
+        rate: float,
+    ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+        """Yield the updates that the requested rule would make otherwise.
+
+        Args:
+            kept: its state before the step.
+        """
+        for like, option, value in OTHERWISE:
+            clip = None if like == "unclipped" else self.clip
+            stepped, rule = self._rule([*self.stepped], weights)
+            if like != "forgotten":
+                rule.load_state_dict(copy.deepcopy(dict(kept)))
+            changed = [group for group in rule.param_groups if group.get(option, value) != value]
+            for group in changed:
+                group[option] = value
+            if changed or clip != self.clip or (like == "forgotten" and kept["state"]):
+                yield like, self._updates(stepped, rule, weights, gradients, rate, clip)
+
+
+OTHERWISE = (("forgotten", "", None), ("unclipped", "", None), ("nesterov", "nesterov", True),
+             ("no nesterov", "nesterov", False))
+"""What an update could be instead, and the option of the rule that makes it so."""
+
+
+def changed(theirs: np.ndarray, ours: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what a tensor would be if it were the own one, changed in a way that is seen in the engine's."""
+    import torch
+
+    wide, most = weights.astype(np.float64), float(np.max(np.abs(theirs), initial=0.0))
+    return {
+        "": ours, "decayed": ours + wide * (np.sum((theirs - ours) * wide) / max(float(np.sum(wide**2)), 1e-300)),
+        "bfloat16": torch.from_numpy(np.asarray(ours)).bfloat16().double().numpy(),
+        "centred": ours - ours.mean(axis=(*range(1, ours.ndim),), keepdims=True) if ours.ndim > 1 else ours,
+        "cut": np.clip(ours, -most, most) if most else ours,
+        "thinned": np.where(theirs == 0, 0.0, ours) if most else ours}
 
 
 def _of_loss(losses: Sequence[Sequence[float]]) -> Apart:
@@ -203,19 +308,20 @@ class Worst:
         self.squares: Counter[str] = Counter()
         """Squared difference of all tensors from what they could be instead; "": from the own ones."""
 
-    def add(
-        self, name: str, theirs: np.ndarray, ours: np.ndarray, floor: float = 0.0,
-        likes: Mapping[str, np.ndarray] = MappingProxyType({}),
-    ) -> None:
+    def add(self, name: str, theirs: np.ndarray, ours: np.ndarray, floor: float = 0.0) -> bool:
         """Add a tensor; a difference of at most `floor` counts as none.
 
-        Args:
-            likes: what it could be instead.
+        Returns:
+            Whether it differs so much that it is asked what it is like.
         """
-        apart = _norm(theirs - ours)
-        self.squares.update({"": apart**2} | {like: _norm(theirs - array)**2 for like, array in likes.items()})
-        self.rows.append((name, apart if np.isnan(apart) else max(0.0, apart - floor), _norm(ours),
+        apart, norm = _norm(theirs - ours), _norm(ours)
+        self.rows.append((name, apart if np.isnan(apart) else max(0.0, apart - floor), norm,
                           float(np.sum(theirs.astype(np.float64) * ours))))
+        return apart - floor > SUSPECT * norm
+
+    def could_be(self, theirs: np.ndarray, likes: Mapping[str, np.ndarray]) -> None:
+        """Add what a tensor that differs could be instead."""
+        self.squares.update({like: _norm(theirs - array)**2 for like, array in likes.items()})
 
     def found(self) -> list[Apart]:
         """Return the tensor; nothing if there is none, or one of the harness's own, or of a scaled loss, is not finite.
@@ -228,7 +334,7 @@ class Worst:
             return []
         least = FLOOR * float(np.linalg.norm([norm for _, _, norm, _ in self.rows])) + 1e-300
         name, apart, norm, along = max(self.rows, key=lambda row: (row[1] / (row[2] + least), row[0]))
-        like = min(self.squares, key=lambda kind: (self.squares[kind], kind))
+        like = min(self.squares, key=lambda kind: (self.squares[kind], kind), default="")
         return [Apart(what=self.what, name=name, apart=_short(apart / (norm + least)),
                       ratio=_short(along / max(norm**2, 1e-300)),
                       like=like if self.squares[like] < LIKE**2 * self.squares[""] else "")]

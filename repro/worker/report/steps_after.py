@@ -173,9 +173,9 @@ def _steps_within(
     return tuple(sorted(found, key=lambda step: step.number))
 
 
-COPIES = 10
-"""Of the weights on the host while a step is repeated: before and after it, five gradients, the state of the optimizer
-and its parameters."""
+COPIES = 12
+"""Of the weights on the host while a step is repeated: before and after it, five gradients, the optimizer's parameters
+and its state before and after the step."""
 
 
 def _fits(context: TrialContext, weights: Mapping[str, np.ndarray]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from repro.engines.precisions import Bf16Autocast, Bf16Master
+from repro.record.result.remarks import NO_FACTOR, UPDATE_CAUSE
 from repro.worker.gate import judge as gate_judge
 from repro.worker.gate.difference import LARGEST_TOLERANCE, TOLERANCE, Difference
 from repro.worker.gate.judge import SENSITIVE, culprit, judge_precision, likely_cause, sentence, widen_tolerances
@@ -125,10 +126,10 @@ def test_what_an_evaluation_leaves_behind_or_leaves_out_is_found() -> None:
     ("gradient", 60, 0.5, "one micro-batch alone contributes, or it is averaged twice"),
     ("gradient", 1, 0.0, "it is not trained"),
     ("gradient", 1, 1.3, "1.3 times it"),
-    ("gradient", 1, math.nan, "no factor explains it: rounded, noisy, or of other samples"),
+    ("gradient", 1, math.nan, NO_FACTOR),
     ("loss", 1, math.nan, "the model computes in another mode or type, or it is the loss of other samples"),
     ("weight", 1, math.nan, "another rate, decay or limit of clipping"),
-    ("update", 3, math.nan, "what the optimizer keeps is lost or rounded, or it is another rule"),
+    ("update", 3, math.nan, UPDATE_CAUSE),
     ("ranks", 9, math.nan, ""), ("initial weights", 0, math.nan, ""),
 ])
 def test_a_difference_has_its_likely_cause(check: str, step: int, ratio: float, cause: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +19,10 @@ from repro.engines.precisions import Bf16Autocast, Fp16Autocast, Fp32
 from repro.optimizers.rules import Sgd
 from repro.record.derive.effective import find_contradictions, find_other_steps
 from repro.record.log.facts import Apart, LedgerNote, RankLedger, ScoreAgain, StepAgain, StepsAgain, WeightsAt
+from repro.record.result.remarks import UPDATE_CAUSE
 from repro.seams.training import Batch, Held, Job, Precision, TrainingParts
 from repro.worker.ledger import TrainingLedger
+from repro.worker.report.own_step import OwnStep, Worst, changed
 
 STEPS, SIZE = 12, 8
 RATES = [0.1 * (1 - step / STEPS) for step in range(STEPS)]
@@ -395,13 +398,13 @@ GRADIENT = [
     (0.75, 0.25, "one rank alone contributes, or it is averaged twice"),
     (0.5, 0.5, "one micro-batch alone contributes, or it is averaged twice"),
     (0.1, 0.9, "0.9 times it"),
-    (0.002, 1.0001, "no factor explains it: rounded, noisy, or of other samples"),
-    (0.51, 0.84, "no factor explains it: rounded, noisy, or of other samples"),
+    (0.002, 1.0001, "no factor explains it, and the loss is right: "),
+    (0.51, 0.84, "no factor explains it, and the loss is right: "),
 ]
 UPDATE = [
-    (1.0, 2.0, "2 times it: another rate, decay or limit of clipping"),
+    (1.0, 2.0, "2 times it: another rate, dampening, decay or limit of clipping"),
     (1.0, 0.0, "it is not trained"),
-    (0.002, 1.0001, "what the optimizer keeps is lost or rounded, or it is another rule"),
+    (0.002, 1.0001, UPDATE_CAUSE), (1.371, -0.3714, UPDATE_CAUSE),
 ]
 
 
@@ -415,10 +418,62 @@ def test_another_step_is_named_with_its_tensor_and_its_likely_cause(
                            f"from the harness's own (limit 0.0001): {cause}")
 
 
+CHANGED: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "decayed": lambda ours, weights: ours + 0.01 * weights,
+    "bfloat16": lambda ours, _: torch.from_numpy(ours).bfloat16().float().numpy(),
+    "centred": lambda ours, _: ours - ours.mean(axis=1, keepdims=True),
+    "cut": lambda ours, _: ours.clip(-0.5, 0.5), "thinned": lambda ours, _: np.where(abs(ours) > 0.5, ours, 0),
+    "": lambda ours, weights: ours + 0.1 * np.roll(weights, 1), "zero": lambda ours, _: 0 * ours,
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_a_changed_tensor_is_named_like_its_change(change: str) -> None:
+    ours, weights = np.random.default_rng(3).normal(size=(2, 8, 6)).astype(np.float32)
+    theirs, worst = CHANGED[change](ours, weights), Worst("gradient")
+    assert not worst.add("right", ours, ours) and worst.add("other", theirs, ours)
+    worst.could_be(theirs, changed(theirs, ours, weights))
+    found, = worst.found()
+    assert (found.name, found.like) == ("other", "" if change == "zero" else change)
+
+
+@pytest.mark.parametrize(("like", "ran"), [
+    ("", {}), ("nesterov", {"nesterov": True}), ("decayed", {"weight_decay": 0.0}),
+    ("forgotten", None), ("unclipped", {"clip": None})])
+def test_an_update_of_another_rule_is_named_like_that_rule(like: str, ran: dict[str, Any] | None) -> None:
+    asked = Sgd(lr=0.1, momentum=0.9, weight_decay=0.1)
+    own: Any = SimpleNamespace(job=SimpleNamespace(device="cpu", optimizer=asked), clip=1.0, rule=None, stepped={},
+                               unused=set(), problem="", model=SimpleNamespace(model=torch.nn.Linear(6, 8)),
+                               noting=nullcontext)
+    for name in ("_rule", "_updates", "_other_updates"):
+        setattr(own, name, getattr(OwnStep, name).__get__(own))
+    options = {"clip": 1.0} | (ran or {})
+    clip = options.pop("clip")
+    theirs = {name: torch.nn.Parameter(item.detach().clone()) for name, item in own.model.model.named_parameters()}
+    rule = asked.model_copy(update=options).build([*theirs.items()])
+    draw = np.random.default_rng(3)
+    for _ in range(2):
+        if ran is None:
+            rule.state.clear()
+        weights = {name: item.detach().numpy().copy() for name, item in theirs.items()}
+        gradients = {name: draw.normal(size=array.shape).astype(np.float32) for name, array in weights.items()}
+        for name, item in theirs.items():
+            item.grad = torch.from_numpy(gradients[name].copy())
+        if clip:
+            torch.nn.utils.clip_grad_norm_(theirs.values(), clip)
+        rule.step()
+        after = {name: item.detach().numpy() for name, item in theirs.items()}
+        found, = OwnStep.compare_update(own, weights, gradients, after, 0.1)
+        if found.apart > 0.01:
+            break
+    assert found.like == like and (found.apart > 0.01) == bool(like)
+
+
 def test_a_loss_and_a_score_have_their_words() -> None:
     told, = judged(0.01, what="loss")
     assert told.startswith("in step 2 after the trial the loss differs by 0.01 from the harness's own (limit 0.0001): "
-                           "it is of other samples, or computed in another type, or the model keeps state beside")
+                           "it is of other samples, or the forward pass is another one (a layer, something random, "
+                           "the loss), or the model keeps state beside")
     one_off = ScoreAgain(metric="top1", samples=100, reported=0.91, own=0.9)
     assert judged(0.0, scores=(one_off,)) == [], "a sample may round to the other side"
     assert judged(0.0, scores=(one_off.model_copy(update={"reported": 0.93}),)) == [
