@@ -125,6 +125,37 @@ def test_a_single_task_that_is_refused_ends_the_pool(pool: Pool, tmp_path: Path)
     pool.complete("full")
 
 
+SILENT = """\
+#!/bin/sh
+if [ -e $FOLDER/second ] && [ ! -e $FOLDER/third ]; then
+  touch $FOLDER/third
+  [ $TAKEN = no ] || SBATCH "$@" > /dev/null
+  echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2
+  exit 1
+fi
+[ -e $FOLDER/first ] && touch $FOLDER/second || touch $FOLDER/first
+exec """
+"""An sbatch whose third answer, to the second array, gets lost, after $TAKEN."""
+
+
+@pytest.mark.parametrize("taken", ["yes", "no"])
+def test_an_array_of_which_slurm_says_nothing_runs_once(pool: Pool, tmp_path: Path, taken: str) -> None:
+    real = str(shutil.which("sbatch"))
+    (tmp_path / "sbatch").write_text(f'{SILENT.replace("SBATCH", real)}{real} "$@"\n')
+    (tmp_path / "sbatch").chmod(0o755)
+    silent, name = Pool(pool.folder, pool.cluster), f"silent-{taken}"
+    silent.variables |= {"PATH": f"{tmp_path}:{environment()['PATH']}", "FOLDER": str(tmp_path), "TAKEN": taken}
+    run = silent.start(name, 60)
+    lost = until(lambda: pool.begun(name), run)[0]
+    pool.cluster.told("scancel", lost)  # its block needs another array
+    _, error = run.communicate(timeout=500)
+    assert run.returncode == 0, error
+    assert "Socket timed out on send/recv operation; `squeue --name" in error, error
+    record = pool.complete(name)
+    starts = [item.shard for item in record.attempts if item.status == "ok"]
+    assert len(starts) == 12 and all(starts.count(shard) == 2 for shard in starts), starts
+
+
 def hear(run: subprocess.Popen[str], words: str) -> str:
     """Return the next line of stderr that has these words."""
     assert run.stderr is not None

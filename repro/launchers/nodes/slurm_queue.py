@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
 import subprocess
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from repro.launchers.nodes.slurm_job import COMMAND_SECONDS
 
@@ -14,6 +16,8 @@ ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL
          "TIMEOUT")
 OWN = ("", "None", "JobArrayTaskLimit")
 """Reasons that say nothing: Slurm has not looked yet, or the pool has as many lanes as it asked for."""
+WIDTH = 20
+"""Of a column of squeue."""
 AGAIN = "never starts; Ctrl-C, then"
 REASONS = (
     ("Priority", "other jobs are first"),
@@ -58,6 +62,13 @@ class Queue:
             self.tell(f"{len(waiting)} job{'s' * (len(waiting) > 1)} in Slurm's queue: "
                       f"{'; '.join(map(in_words, reasons.values()))}")
         return {task: state for task, state, _ in rows}
+
+    def arrays(self, folder: Path) -> set[str] | None:
+        """Return the arrays whose output goes to files of this folder; None: Slurm does not answer."""
+        told = ask_slurm("squeue", "--noheader", "--all", "--states=all", f"--user={getpass.getuser()}",
+                         f"--Format=ArrayJobID:{WIDTH},STDOUT:4096")
+        return None if told is None else {line[:WIDTH].strip() for line in told.splitlines()
+                                          if line[WIDTH:].startswith(f"{folder}/")}
 
 
 def in_words(reason: str) -> str:

@@ -28,8 +28,16 @@ MANY = 1 << 20
 UNKNOWN = (Machine(GPU, MANY, MANY), Machine(CPU, 0, MANY))
 
 
+SILENT = r"timed out|Unable to contact|Zero Bytes|Connection (refused|reset)|endpoint is not connected"
+"""What sbatch says when the controller's answer does not reach it; the job may be submitted all the same."""
+
+
 class RefusedError(UsageError):
     """sbatch does not accept a job."""
+
+
+class UnansweredError(UsageError):
+    """sbatch has no answer from the controller: the job may be submitted or not."""
 
 
 def submit(
@@ -68,7 +76,9 @@ def submit_script(
         last: further ones, after those of the user and of the environment, which they win against.
 
     Raises:
-        UsageError: there is no sbatch here, or it refuses.
+        UsageError: there is no sbatch here.
+        RefusedError: it refuses.
+        UnansweredError: it has no answer.
     """
     if shutil.which("sbatch") is None:
         raise UsageError("no sbatch on PATH: Slurm is not installed here, or its module is not loaded")
@@ -89,14 +99,18 @@ def submit_script(
         done = subprocess.run(["sbatch", "--parsable", f"--output={output}", *options, *last], input=script, text=True,
                               capture_output=True, check=False, timeout=COMMAND_SECONDS)
     except subprocess.TimeoutExpired:
-        raise UsageError(f"sbatch did not answer in {COMMAND_SECONDS} s; `squeue --name {name}` shows whether "
-                         "the job is submitted all the same") from None
+        raise UnansweredError(f"sbatch did not answer in {COMMAND_SECONDS} s; {SHOWN.format(name)}") from None
     if done.returncode:
+        if re.search(SILENT, done.stderr):
+            raise UnansweredError(f"{' '.join(done.stderr.split())}; {SHOWN.format(name)}")
         said = [line.removeprefix("sbatch: error: ") for line in done.stderr.splitlines() if line.strip()]
         full = " (`squeue --me` shows the jobs that count; another --account or --qos after -- may have room)"
         raise RefusedError(f"sbatch refuses: {'; '.join(said) or f'exit code {done.returncode}'}"
                            f"{full if 'SubmitJob' in done.stderr else ''}")
     return done.stdout.strip().partition(";")[0]
+
+
+SHOWN = "`squeue --name {}` shows whether the job is submitted all the same"
 
 
 def _whole_nodes(options: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from repro.core.frozen import Frozen
 from repro.core.numbers import spans
 from repro.launchers.nodes.agent_lane import OUTPUT
 from repro.launchers.nodes.slurm_queue import ENDED, Queue, ask_slurm
-from repro.launchers.nodes.slurm_submit import RefusedError, submit_script
+from repro.launchers.nodes.slurm_submit import RefusedError, UnansweredError, submit_script
 from repro.record.environment.gpus import usable_uuids
 from repro.record.folder.store import RunFolder
 from repro.runner.pool.agents import AgentLanes
@@ -171,6 +171,8 @@ class SlurmArray:
     """What the user has been told of a limit."""
     stopped: set[int] = field(default_factory=set, init=False)
     """Shards whose task was cancelled by somebody else."""
+    unsure: list[int] = field(default_factory=list, init=False)
+    """The first of those that are held: sbatch had no answer, so there may be an array of them."""
 
     def __post_init__(self) -> None:
         for path in self.folder.shards.glob(f"*/{TASK}"):
@@ -190,7 +192,7 @@ class SlurmArray:
         """Submit an array, a smaller one if Slurm does not accept it.
 
         Raises:
-            UsageError: Slurm never had a task of this pool, and refuses a single one.
+            UsageError: Slurm never had a task of this pool, and refuses a single one or does not answer.
         """
         self.held += shards
         self._submit(self.last or set())
@@ -205,6 +207,12 @@ class SlurmArray:
         while shards := self.held[:max(size, 0)]:
             try:
                 self._submit_array(shards)
+            except UnansweredError as unanswered:
+                self.unsure = shards
+                if not self.tasks:
+                    raise
+                self.queue.tell(f"{unanswered}; the queue is asked")
+                break
             except RefusedError as refused:
                 if not self.tasks and len(shards) == 1:
                     raise UsageError(f"{refused}; --resume RUN submits the blocks that are missing") from None
@@ -224,11 +232,29 @@ class SlurmArray:
                 f"exec {lane_command(self.stored, self.folder, '$1')}")
         job = submit_script(self.stored.name, self.stored.nodes, body, self.folder.shards.absolute() / "%A_%a.log",
                             self.stored.options, [f"--array=0-{len(shards) - 1}%{self.lanes}"])
+        self._know(job, shards)
+
+    def _know(self, job: str, shards: Sequence[int]) -> None:
         for index, shard in enumerate(shards):
             write_text(self.folder.shards / str(shard) / TASK, f"{job}_{index}\n")
             self.tasks[f"{job}_{index}"] = shard
 
+    def _find_unsure(self) -> bool:
+        """Return whether Slurm tells if it has the array of which it had said nothing; if not, it is submitted again.
+        """
+        arrays = self.queue.arrays(self.folder.shards.absolute())
+        if arrays is None:
+            return False
+        if new := arrays - {task.partition("_")[0] for task in self.tasks}:
+            self._know(max(new, key=int), self.unsure)
+            del self.held[:len(self.unsure)]
+        self.unsure, self.full = [], self.lanes
+        return True
+
     def running(self) -> set[int] | None:
+        if self.unsure and not self._find_unsure():
+            self.last = None
+            return None
         told, before = self.queue.states({task.partition("_")[0] for task in self.tasks}), self.last or set()
         if told is None:
             self.last = None
@@ -247,6 +273,8 @@ class SlurmArray:
         return self.stopped
 
     def cancel(self) -> None:
+        if self.unsure and self._find_unsure():
+            self.last = None
         self.held.clear()
         if self.last is None or self.last:
             ask_slurm("scancel", *sorted({task.partition("_")[0] for task, shard in self.tasks.items()
