@@ -314,6 +314,7 @@ LIKE = {
     "cut": "its largest numbers are cut",
     "thinned": "some of its numbers are 0",
     "forgotten": "what the optimizer keeps (momentum, moments) is lost or not used",
+    "narrow": "the weights are rounded to bfloat16 after it",
     "unclipped": "it is that without clipping",
     "nesterov": "it is that with Nesterov's momentum",
     "no nesterov": "it is that without Nesterov's momentum",

@@ -216,7 +216,8 @@ class OwnStep:
             suspects = [name for name, update in theirs.items()
                         if worst.add(name, update, whole[name], ROUNDING * _norm(weights[name]))]
             for name in suspects:
-                worst.could_be(theirs[name], changed(theirs[name], whole[name], weights[name]))
+                worst.could_be(theirs[name], changed(theirs[name], whole[name], weights[name]) | {
+                    "narrow": _in_bfloat16(weights[name] + whole[name]) - weights[name]})
             with suppress(Exception):
                 for like, updates in self._other_updates(kept, weights, gradients, rate) if suspects else ():
                     for name in suspects:
@@ -279,15 +280,20 @@ OTHERWISE = (("forgotten", "", None), ("unclipped", "", None), ("nesterov", "nes
 
 def changed(theirs: np.ndarray, ours: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
     """Return what a tensor would be if it were the own one, changed in a way that is seen in the engine's."""
-    import torch
-
     wide, most = weights.astype(np.float64), float(np.max(np.abs(theirs), initial=0.0))
     return {
         "": ours, "decayed": ours + wide * (np.sum((theirs - ours) * wide) / max(float(np.sum(wide**2)), 1e-300)),
-        "bfloat16": torch.from_numpy(np.asarray(ours)).bfloat16().double().numpy(),
+        "bfloat16": _in_bfloat16(ours),
         "centred": ours - ours.mean(axis=(*range(1, ours.ndim),), keepdims=True) if ours.ndim > 1 else ours,
         "cut": np.clip(ours, -most, most) if most else ours,
         "thinned": np.where(theirs == 0, 0.0, ours) if most else ours}
+
+
+def _in_bfloat16(array: np.ndarray) -> np.ndarray:
+    import torch
+
+    found: np.ndarray = torch.from_numpy(np.asarray(array)).bfloat16().float().numpy()
+    return found
 
 
 def _of_loss(losses: Sequence[Sequence[float]]) -> Apart:
@@ -317,7 +323,7 @@ class Worst:
         apart, norm = _norm(theirs - ours), _norm(ours)
         self.rows.append((name, apart if np.isnan(apart) else max(0.0, apart - floor), norm,
                           float(np.sum(theirs.astype(np.float64) * ours))))
-        return apart - floor > SUSPECT * norm
+        return bool(np.isfinite(apart)) and apart - floor > SUSPECT * norm
 
     def could_be(self, theirs: np.ndarray, likes: Mapping[str, np.ndarray]) -> None:
         """Add what a tensor that differs could be instead."""

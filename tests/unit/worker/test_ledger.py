@@ -439,7 +439,7 @@ def test_a_changed_tensor_is_named_like_its_change(change: str) -> None:
 
 @pytest.mark.parametrize(("like", "ran"), [
     ("", {}), ("nesterov", {"nesterov": True}), ("decayed", {"weight_decay": 0.0}),
-    ("forgotten", None), ("unclipped", {"clip": None})])
+    ("forgotten", None), ("unclipped", {"clip": None}), ("narrow", {"rounds": True})])
 def test_an_update_of_another_rule_is_named_like_that_rule(like: str, ran: dict[str, Any] | None) -> None:
     asked = Sgd(lr=0.1, momentum=0.9, weight_decay=0.1)
     own: Any = SimpleNamespace(job=SimpleNamespace(device="cpu", optimizer=asked), clip=1.0, rule=None, stepped={},
@@ -448,7 +448,7 @@ def test_an_update_of_another_rule_is_named_like_that_rule(like: str, ran: dict[
     for name in ("_rule", "_updates", "_other_updates"):
         setattr(own, name, getattr(OwnStep, name).__get__(own))
     options = {"clip": 1.0} | (ran or {})
-    clip = options.pop("clip")
+    clip, rounds = options.pop("clip"), options.pop("rounds", False)
     theirs = {name: torch.nn.Parameter(item.detach().clone()) for name, item in own.model.model.named_parameters()}
     rule = asked.model_copy(update=options).build([*theirs.items()])
     draw = np.random.default_rng(3)
@@ -462,7 +462,7 @@ def test_an_update_of_another_rule_is_named_like_that_rule(like: str, ran: dict[
         if clip:
             torch.nn.utils.clip_grad_norm_(theirs.values(), clip)
         rule.step()
-        after = {name: item.detach().numpy() for name, item in theirs.items()}
+        after = {name: (item.bfloat16().float() if rounds else item).detach().numpy() for name, item in theirs.items()}
         found, = OwnStep.compare_update(own, weights, gradients, after, 0.1)
         if found.apart > 0.01:
             break
