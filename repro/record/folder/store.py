@@ -288,12 +288,14 @@ def read_record(root: Path) -> Record:
     """Read a run folder.
 
     Raises:
-        OutputError: `root` is not a run folder, it holds a link, or a file in it is damaged.
+        OutputError: `root` is not a run folder, none of its trials has begun, it holds a link, or a file in it is damaged.
     """
     folder = RunFolder(root)
     if not folder.plan.is_file():
         raise OutputError(f"{root}: is not a run folder (it has no plan.json)")
     door.refuse_links(root)
+    if not folder.environment.exists() and not folder.ledger.exists():
+        raise OutputError(f"{root}: none of its trials has begun; --resume {root} runs them")
     plan, starts = read_plan(folder.plan), tuple(read_starts(folder.ledger))
     cells = {cell.cell_id for cell in plan.cells}
     if other := next((item for item in starts if item.cell_id not in cells), None):

@@ -289,7 +289,7 @@ class OtherStep(Worded):
             return f"{OTHER_FORWARD}{STATEFUL}"
         explained = abs(self.apart - abs(self.ratio - 1)) <= EXPLAINED * self.apart
         if self.what == "gradient" and not explained:
-            return f"{NO_FACTOR}{STATEFUL}"
+            return f"{NO_FACTOR}; the loss that is told is right{STATEFUL}"
         if self.what == "update" and (not explained or self.ratio <= -NOTHING):
             return UPDATE_CAUSE
         if self.what == "update" and self.ratio >= NOTHING:
@@ -299,11 +299,11 @@ class OtherStep(Worded):
 
 STATEFUL = ", or the model keeps state beside weights and buffers (then its workload is not `repeatable`)"
 OTHER_FORWARD = "it is of other samples, or the forward pass is another one (a layer, something random, the loss)"
-NO_FACTOR = ("no factor explains it, and the loss is right: another loss or other samples are trained on, or it is "
-             "changed after the backward pass (rounded, noisy)")
+NO_FACTOR = "no factor explains it: of another loss or other samples, rounded or noisy"
 UPDATE_CAUSE = "what the optimizer keeps is lost or rounded, it is another rule, or the weights are changed beside it"
 LIKE = {
     "late": "it is that of the step before",
+    "kept": "it still holds that of the step before",
     "last": "it is that of the last micro-batch alone",
     "decayed": "it differs by a share of the weights: weight decay where there is none, or another one",
     "bfloat16": "it is that in bfloat16",

@@ -120,7 +120,8 @@ class OwnStep:
                     continue
                 likes = {f"rank {rank}": share[0] for rank, share in enumerate(shares)} if len(shares) > 1 else {}
                 likes |= {"last": last[0]} if last else {}
-                likes |= {"late": before.get(name, whole)} if before else {}
+                if before:
+                    likes |= {"late": before.get(name, whole), "kept": whole + before.get(name, 0)}
                 worst.could_be(theirs, likes | changed(theirs, whole, begun.weights[name]))
         gradient = worst.found()
         return [loss, *gradient] if gradient else []

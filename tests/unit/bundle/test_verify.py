@@ -89,6 +89,17 @@ def test_a_record_of_which_trials_were_taken_out_is_incomplete(tmp_path: Path) -
     assert found.answer == "incomplete" and len(found.missing) == 14 and not found.problems
 
 
+def test_a_run_of_which_no_trial_has_begun_is_incomplete(run: Path) -> None:
+    shutil.rmtree(run / "trials")
+    for name in ("environment.json", "ledger.jsonl", "parity.json"):
+        (run / name).unlink()
+    reseal(run)
+    found = verify(run)
+    assert (found.problems, found.answer, len(found.missing)) == ([], "incomplete", 24)
+    with pytest.raises(OutputError, match="none of its trials has begun; --resume"):
+        read_record(run)
+
+
 @pytest.mark.parametrize("terms", [None, {"pairs": 1, "margin": 0.05}])
 def test_a_run_that_is_called_a_reproduction_to_leave_trials_out_is_verified_on_no_board(
     tmp_path: Path, terms: dict[str, float] | None

@@ -19,7 +19,7 @@ from repro.engines.precisions import Bf16Autocast, Fp16Autocast, Fp32
 from repro.optimizers.rules import Sgd
 from repro.record.derive.effective import find_contradictions, find_other_steps
 from repro.record.log.facts import Apart, LedgerNote, RankLedger, ScoreAgain, StepAgain, StepsAgain, WeightsAt
-from repro.record.result.remarks import UPDATE_CAUSE
+from repro.record.result.remarks import NO_FACTOR, UPDATE_CAUSE
 from repro.seams.training import Batch, Held, Job, Precision, TrainingParts
 from repro.worker.ledger import TrainingLedger
 from repro.worker.report.own_step import OwnStep, Worst, changed
@@ -398,8 +398,8 @@ GRADIENT = [
     (0.75, 0.25, "one rank alone contributes, or it is averaged twice"),
     (0.5, 0.5, "one micro-batch alone contributes, or it is averaged twice"),
     (0.1, 0.9, "0.9 times it"),
-    (0.002, 1.0001, "no factor explains it, and the loss is right: "),
-    (0.51, 0.84, "no factor explains it, and the loss is right: "),
+    (0.002, 1.0001, f"{NO_FACTOR}; the loss that is told is right"),
+    (0.51, 0.84, f"{NO_FACTOR}; the loss that is told is right"),
 ]
 UPDATE = [
     (1.0, 2.0, "2 times it: another rate, dampening, decay or limit of clipping"),
