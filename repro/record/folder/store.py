@@ -288,7 +288,7 @@ def read_record(root: Path) -> Record:
     """Read a run folder.
 
     Raises:
-        OutputError: `root` is not a run folder, none of its trials has begun, it holds a link, or a file in it is damaged.
+        OutputError: `root` is not a run folder, none of its trials has begun, it holds a link, or a file is damaged.
     """
     folder = RunFolder(root)
     if not folder.plan.is_file():
