@@ -181,8 +181,8 @@ def find_other_steps(choices: TrainingConfig, again: StepsAgain | None) -> Seque
             limit = rounding if item.what == "update" else NARROW_STEP_TOLERANCE if narrow else STEP_TOLERANCE
             if item.apart > limit:
                 return [OtherStep(what=item.what, tensor=item.name, step=step.number, within=within, apart=item.apart,
-                                  limit=limit, ratio=item.ratio, like=item.like, processes=choices.processes,
-                                  accumulation=choices.batch.accumulation)]
+                                  limit=limit, ratio=item.ratio, like=item.like, shares=item.shares, until=item.until,
+                                  processes=choices.processes, accumulation=choices.batch.accumulation)]
     return [OtherScore(metric=item.metric, reported=item.reported, own=item.own) for item in again.scores
             if _scores_differ(choices, item.metric, item.samples, item.reported, item.own)][:1]
 

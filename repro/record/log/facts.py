@@ -127,6 +127,11 @@ class Apart(Frozen):
     """The engine's along the own one, over it: 1 if only noise differs."""
     like: str = ""
     """What the engine's is like, if not the own one: "rank 1", "late", ... (the words: `result.remarks.LIKE`)."""
+    shares: tuple[float, ...] = ()
+    """How often its parts count, of a gradient that is another mean ("parts": of each rank its micro-batches but the
+    last one, and that one, if there are several) or of an update ("gradient": its gradient)."""
+    until: str = ""
+    """The last tensor in the model's order that differs; "": the last of all does."""
 
 
 class StepAgain(Frozen):

@@ -271,6 +271,8 @@ class OtherStep(Worded):
     ratio: float
     like: str = ""
     """What it is instead (`log.facts.Apart`)."""
+    shares: tuple[float, ...] = ()
+    until: str = ""
     processes: int
     accumulation: int
 
@@ -284,12 +286,13 @@ class OtherStep(Worded):
     def _cause(self) -> str:
         """Return what a factor looks like."""
         if self.like:
-            return LIKE.get(self.like, f"it is that of {self.like} alone")
+            return LIKE.get(self.like, f"it is that of {self.like} alone").format(self._shares())
         if self.what == "loss":
             return f"{OTHER_FORWARD}{STATEFUL}"
         explained = abs(self.apart - abs(self.ratio - 1)) <= EXPLAINED * self.apart
         if self.what == "gradient" and not explained:
-            return f"{NO_FACTOR}; the loss that is told is right{STATEFUL}"
+            after = f", and all gradients after that of {self.until!r}" if self.until else ""
+            return f"{NO_FACTOR}; the loss that is told is right{after}{STATEFUL}"
         if self.what == "update" and (not explained or self.ratio <= -NOTHING):
             return UPDATE_CAUSE
         if self.what == "update" and self.ratio >= NOTHING:
@@ -297,14 +300,27 @@ class OtherStep(Worded):
         return factor_cause(self.ratio, self.processes, self.accumulation)
 
 
+    def _shares(self) -> str:
+        """Return how often the parts count, by rank."""
+        each, some = len(self.shares) // self.processes, self.shares[:2 * MOST_SHARES]
+        if each < 1:
+            return "".join(f"{share:.3g}" for share in some)
+        return ", ".join(f"{share:.3g} (rank {place // each}{', last micro-batch' if place % each else ''})"
+                         for place, share in enumerate(some))
+
+
+MOST_SHARES = 4
+"""Ranks that are named."""
 STATEFUL = ", or the model keeps state beside weights and buffers (then its workload is not `repeatable`)"
-OTHER_FORWARD = "it is of other samples, or the forward pass is another one (a layer, something random, the loss)"
+OTHER_FORWARD = "the forward pass is another one (a layer, something random, the loss), or it is of other samples"
 NO_FACTOR = "no factor explains it: of another loss or other samples, rounded or noisy"
 UPDATE_CAUSE = "what the optimizer keeps is lost or rounded, it is another rule, or the weights are changed beside it"
 LIKE = {
     "late": "it is that of the step before",
     "kept": "it still holds that of the step before",
     "last": "it is that of the last micro-batch alone",
+    "parts": "it is another mean of the ranks and micro-batches, which count so many times: {}",
+    "gradient": "the gradient in it counts {} times: another limit of clipping, or dampening",
     "decayed": "it differs by a share of the weights: weight decay where there is none, or another one",
     "bfloat16": "it is that in bfloat16",
     "float32": "it is that in float32",

@@ -35,6 +35,10 @@ LIKE = 0.1
 """Largest difference from what a gradient or update is like, as a share of that from what it should be."""
 LIKE_LOSS = 0.01
 """The same of a loss: one number is near another one by chance."""
+MOST_PARTS = 16
+"""Parts of a gradient above which no other mean of them is looked for."""
+CHUNK = 1 << 20
+"""Numbers of a tensor that are multiplied at a time."""
 UNLIKE = 1e30
 """Difference of a number that is not finite, which JSON does not have."""
 
@@ -119,6 +123,7 @@ class OwnStep:
                 if not worst.add(name, theirs, whole):
                     continue
                 likes = {f"rank {rank}": share[0] for rank, share in enumerate(shares)} if len(shares) > 1 else {}
+                worst.could_be_of(theirs, _parts(shares, self.job.accumulation))
                 likes |= {"last": last[0]} if last else {}
                 if before:
                     likes |= {"late": before.get(name, whole), "kept": whole + before.get(name, 0)}
@@ -222,7 +227,10 @@ class OwnStep:
             with suppress(Exception):
                 for like, updates in self._other_updates(kept, weights, gradients, rate) if suspects else ():
                     for name in suspects:
-                        worst.could_be(theirs[name], {like: updates[name]})
+                        if like == "gradient":
+                            worst.could_be_of(theirs[name] - updates[name], [whole[name] - updates[name]])
+                        else:
+                            worst.could_be(theirs[name], {like: updates[name]})
         return worst.found()
 
     def _rule(
@@ -257,7 +265,8 @@ class OwnStep:
         self, kept: Mapping[str, Any], weights: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray],
         rate: float,
     ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-        """Yield the updates that the requested rule would make otherwise.
+        """Yield the updates that the requested rule would make otherwise; of one that is linear in the gradient also
+        that of none, as "gradient".
 
         Args:
             kept: its state before the step.
@@ -272,11 +281,29 @@ class OwnStep:
                 group[option] = value
             if changed or clip != self.clip or (like == "forgotten" and kept["state"]):
                 yield like, self._updates(stepped, rule, weights, gradients, rate, clip)
+        if self.job.optimizer.linear:
+            stepped, rule = self._rule([*self.stepped], weights)
+            rule.load_state_dict(copy.deepcopy(dict(kept)))
+            none = {name: np.zeros_like(array) for name, array in gradients.items()}
+            yield "gradient", self._updates(stepped, rule, weights, none, rate, None)
 
 
 OTHERWISE = (("forgotten", "", None), ("unclipped", "", None), ("nesterov", "nesterov", True),
              ("no nesterov", "nesterov", False))
 """What an update could be instead, and the option of the rule that makes it so."""
+
+
+def _parts(shares: Sequence[Sequence[np.ndarray]], accumulation: int) -> list[np.ndarray]:
+    """Return the parts that add up to the mean gradient: of each rank its micro-batches but the last one, and that one.
+
+    Args:
+        shares: of each rank its mean gradient and, of several micro-batches, that of the last one alone.
+    """
+    found = []
+    for mean, *last in shares:
+        rest = mean - last[0] / accumulation if last else mean
+        found += [part / len(shares) for part in (rest, *(item / accumulation for item in last))]
+    return found
 
 
 def changed(theirs: np.ndarray, ours: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
@@ -314,6 +341,9 @@ class Worst:
         """Name, norm of the difference, own norm, product of both tensors."""
         self.squares: Counter[str] = Counter()
         """Squared difference of all tensors from what they could be instead; "": from the own ones."""
+        self.differing: set[str] = set()
+        self.products: Any = 0.0
+        """Of the parts that such tensors may be sums of, and of the tensor: a matrix, summed over tensors."""
 
     def add(self, name: str, theirs: np.ndarray, ours: np.ndarray, floor: float = 0.0) -> bool:
         """Add a tensor; a difference of at most `floor` counts as none.
@@ -324,11 +354,31 @@ class Worst:
         apart, norm = _norm(theirs - ours), _norm(ours)
         self.rows.append((name, apart if np.isnan(apart) else max(0.0, apart - floor), norm,
                           float(np.sum(theirs.astype(np.float64) * ours))))
-        return bool(np.isfinite(apart)) and apart - floor > SUSPECT * norm
+        differs = bool(np.isfinite(apart)) and apart - floor > SUSPECT * norm
+        self.differing |= {name} if differs else set()
+        return differs
 
     def could_be(self, theirs: np.ndarray, likes: Mapping[str, np.ndarray]) -> None:
         """Add what a tensor that differs could be instead."""
         self.squares.update({like: _norm(theirs - array)**2 for like, array in likes.items()})
+
+    def could_be_of(self, theirs: np.ndarray, parts: Sequence[np.ndarray]) -> None:
+        """Add parts of which a tensor that differs could be another sum; the own one is theirs, each taken once."""
+        flat = [array.reshape(-1) for array in (*parts, theirs)]
+        for start in range(0, theirs.size, CHUNK) if len(parts) <= MOST_PARTS else ():
+            rows = np.stack([array[start:start + CHUNK] for array in flat]).astype(np.float64)
+            self.products = self.products + rows @ rows.T
+
+    def _shares(self) -> tuple[float, ...]:
+        """Return how often each part counts, if such a sum explains the difference and they do not count alike."""
+        if np.ndim(self.products) == 0:
+            return ()
+        parts, along = self.products[:-1, :-1], self.products[:-1, -1]
+        shares = np.linalg.lstsq(parts, along, rcond=None)[0]
+        left = self.products[-1, -1] - 2 * shares @ along + shares @ parts @ shares
+        if left > LIKE**2 * self.squares[""] or (self.what == "gradient" and np.ptp(shares) < LIKE):
+            return ()
+        return tuple(map(_short, shares))
 
     def found(self) -> list[Apart]:
         """Return the tensor; nothing if there is none, or one of the harness's own, or of a scaled loss, is not finite.
@@ -341,10 +391,14 @@ class Worst:
             return []
         least = FLOOR * float(np.linalg.norm([norm for _, _, norm, _ in self.rows])) + 1e-300
         name, apart, norm, along = max(self.rows, key=lambda row: (row[1] / (row[2] + least), row[0]))
-        like = min(self.squares, key=lambda kind: (self.squares[kind], kind), default="")
+        like, shares = min(self.squares, key=lambda kind: (self.squares[kind], kind), default=""), tuple[float, ...]()
+        if self.squares[like] >= LIKE**2 * self.squares[""]:
+            shares = self._shares()
+            like = {"gradient": "parts", "update": "gradient"}[self.what] if shares else ""
+        last = [row[0] for row in self.rows if row[0] in self.differing][-1:]
         return [Apart(what=self.what, name=name, apart=_short(apart / (norm + least)),
-                      ratio=_short(along / max(norm**2, 1e-300)),
-                      like=like if self.squares[like] < LIKE**2 * self.squares[""] else "")]
+                      ratio=_short(along / max(norm**2, 1e-300)), like=like, shares=shares,
+                      until=last[0] if last and last[0] != self.rows[-1][0] else "")]
 
 
 def _short(value: float) -> float:

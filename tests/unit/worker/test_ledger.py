@@ -374,7 +374,8 @@ def judged(apart: float, ratio: float = 1.0, what: Any = "gradient", **changes: 
         engine=SimpleNamespace(get=lambda _: SimpleNamespace(rounds_what_it_sends=changes.get("rounds", False))),
         workload=SimpleNamespace(get=lambda _: SimpleNamespace(ranges={"top1": (0.0, 1.0)})))
     name = "" if what == "loss" else "0.weight"
-    steps = [StepAgain(number=number, apart=(Apart(what=what, name=name, apart=size, ratio=ratio),))
+    named = {key: changes[key] for key in ("like", "shares", "until") if key in changes}
+    steps = [StepAgain(number=number, apart=(Apart(what=what, name=name, apart=size, ratio=ratio, **named),))
              for number, size in ((1, 6e-8), (2, apart))]
     again = StepsAgain(updates=True, steps=tuple(steps), scores=changes.get("scores", ()))
     return [item.words for item in find_other_steps(choices, again)]
@@ -437,9 +438,23 @@ def test_a_changed_tensor_is_named_like_its_change(change: str) -> None:
     assert (found.name, found.like) == ("other", "" if change == "zero" else change)
 
 
+def test_another_mean_of_the_parts_is_named_with_its_shares() -> None:
+    worst, parts = Worst("gradient"), np.random.default_rng(3).normal(size=(4, 8, 6)).astype(np.float32)
+    theirs = parts[0] + 0.5 * parts[1] + parts[2] + 2 * parts[3]
+    assert worst.add("first", theirs, parts.sum(axis=0)) and not worst.add("last", parts[0], parts[0])
+    worst.could_be(theirs, changed(theirs, parts.sum(axis=0), parts[0]))
+    worst.could_be_of(theirs, [*parts])
+    found, = worst.found()
+    assert (found.like, found.shares, found.until) == ("parts", (1.0, 0.5, 1.0, 2.0), "first")
+    words, = judged(0.3, like="parts", shares=2 * found.shares)
+    assert "which count so many times: 1 (rank 0), 0.5 (rank 0, last micro-batch), 1 (rank 1), 2 (rank 1" in words
+    assert "is right, and all gradients after that of 'first', or" in judged(0.3, until="first")[0]
+
+
 @pytest.mark.parametrize(("like", "ran"), [
     ("", {}), ("nesterov", {"nesterov": True}), ("decayed", {"weight_decay": 0.0}),
-    ("forgotten", None), ("unclipped", {"clip": None}), ("narrow", {"rounds": True})])
+    ("forgotten", None), ("unclipped", {"clip": None}), ("narrow", {"rounds": True}),
+    ("gradient", {"clip": 0.5})])
 def test_an_update_of_another_rule_is_named_like_that_rule(like: str, ran: dict[str, Any] | None) -> None:
     asked = Sgd(lr=0.1, momentum=0.9, weight_decay=0.1)
     own: Any = SimpleNamespace(job=SimpleNamespace(device="cpu", optimizer=asked), clip=1.0, rule=None, stepped={},
@@ -472,8 +487,8 @@ def test_an_update_of_another_rule_is_named_like_that_rule(like: str, ran: dict[
 def test_a_loss_and_a_score_have_their_words() -> None:
     told, = judged(0.01, what="loss")
     assert told.startswith("in step 2 after the trial the loss differs by 0.01 from the harness's own (limit 0.0001): "
-                           "it is of other samples, or the forward pass is another one (a layer, something random, "
-                           "the loss), or the model keeps state beside")
+                           "the forward pass is another one (a layer, something random, the loss), or it is of other "
+                           "samples, or the model keeps state beside")
     one_off = ScoreAgain(metric="top1", samples=100, reported=0.91, own=0.9)
     assert judged(0.0, scores=(one_off,)) == [], "a sample may round to the other side"
     assert judged(0.0, scores=(one_off.model_copy(update={"reported": 0.93}),)) == [
