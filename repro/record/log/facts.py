@@ -118,7 +118,7 @@ class RankLedger(Frozen):
 class Apart(Frozen):
     """How something of an engine differs from the harness's own; of the tensors of a step the one that differs most."""
 
-    what: Literal["loss", "gradient", "update"]
+    what: Literal["loss", "gradient", "buffer", "update"]
     name: str = ""
     """Of the tensor."""
     apart: float

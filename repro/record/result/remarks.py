@@ -254,11 +254,11 @@ LEDGER_CAUSES = {"late": "that of the step before", "left out": "the update chan
 
 
 class OtherStep(Worded):
-    """The first kept step of a trial, or step after it, whose loss, gradient or update is not the harness's own of
-    the same weights and batches."""
+    """The first kept step of a trial, or step after it, whose loss, gradient, buffers or update are not the harness's
+    own of the same weights and batches."""
 
     kind: Literal["other_step"] = "other_step"
-    what: Literal["loss", "gradient", "update"]
+    what: Literal["loss", "gradient", "buffer", "update"]
     tensor: str
     """That differs most; "" of a loss."""
     step: int
@@ -289,6 +289,8 @@ class OtherStep(Worded):
             return LIKE.get(self.like, f"it is that of {self.like} alone").format(self._shares())
         if self.what == "loss":
             return f"{OTHER_FORWARD}{STATEFUL}"
+        if self.what == "buffer":
+            return f"it follows the samples otherwise (another momentum, another variance, or not at all){STATEFUL}"
         explained = abs(self.apart - abs(self.ratio - 1)) <= EXPLAINED * self.apart
         if self.what == "gradient" and not explained:
             after = f", and all gradients after that of {self.until!r}" if self.until else ""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -63,6 +64,8 @@ class Found:
     """The mean of this rank."""
     gradients: Mapping[str, np.ndarray]
     """The full mean gradient before clipping, float32."""
+    buffers: Mapping[str, np.ndarray] = MappingProxyType({})
+    """Of this rank, after the backward pass; empty: not kept."""
 
 
 class OwnStep:
@@ -78,6 +81,8 @@ class OwnStep:
         self.stepped: dict[str, torch.nn.Parameter] = {}
         self.newest: dict[str, np.ndarray] = {}
         """The mean gradient of the step before, on the first rank."""
+        self.moved: dict[str, np.ndarray] = {}
+        """The buffers after the newest step, where they are numbers with a fraction."""
         self.unused: set[str] = set()
         """Parameters that the newest loss does not depend on: some engines decay them, others leave them alone."""
         with self.noting():
@@ -97,8 +102,8 @@ class OwnStep:
         return found
 
     def compare_gradient(self, begun: Begun, found: Found) -> list[Apart] | None:
-        """Return on the first rank how loss and gradient of a step differ from the harness's own, empty if a number is
-        not finite; None on every rank if one could not repeat it. All take part, also one that has failed."""
+        """Return on the first rank how loss, gradient and buffers of a step differ from the harness's own, empty if a
+        number is not finite; None on every rank if one could not repeat it. All take part, also one that has failed."""
         session = self.session
         own_loss, own_gradients = self._gradients(begun)
         told = session.gather((found.loss, own_loss, self.problem))
@@ -128,8 +133,10 @@ class OwnStep:
                 if before:
                     likes |= {"late": before.get(name, whole), "kept": whole + before.get(name, 0)}
                 worst.could_be(theirs, likes | changed(theirs, whole, begun.weights[name]))
-        gradient = worst.found()
-        return [loss, *gradient] if gradient else []
+        gradient, buffers = worst.found(), Worst("buffer")
+        for name in sorted(self.moved.keys() & found.buffers.keys()):
+            buffers.add(name, found.buffers[name], self.moved[name])
+        return [loss, *gradient, *buffers.found()] if gradient else []
 
     def _like_loss(self, begun: Begun, losses: Sequence[Sequence[float]]) -> str:
         """Return what the ranks' mean loss is like, alike on all ranks; all take part."""
@@ -170,6 +177,8 @@ class OwnStep:
         """Return this rank's mean loss over its micro-batches, and by name its gradient and, of several micro-batches,
         that of the last one alone, float32; empty if it failed.
         """
+        from repro.engines.plain.session import as_array
+
         own, total, found = self.model, 0.0, dict[str, tuple[np.ndarray, ...]]()
         if own is None or self.problem:
             return total, found
@@ -188,6 +197,8 @@ class OwnStep:
                 loss = own.functions.loss(own.numerics.outputs(outputs), targets)
                 total += float(loss.detach()) * share
                 (loss * (scale * share)).backward()  # type: ignore[no-untyped-call]
+            self.moved = {name: as_array(buffer) for name, buffer in own.model.named_buffers()
+                          if buffer.is_floating_point()}
             self.unused = {name for name, parameter in own.model.named_parameters() if parameter.grad is None}
             found = {name: (array, (array - earlier[name]) / np.float32(share)) if share < 1 else (array,)
                      for name, array in self._taken(begun.weights, scale).items()}
@@ -335,7 +346,7 @@ def _of_loss(losses: Sequence[Sequence[float]]) -> Apart:
 class Worst:
     """The tensor that differs most, as a share of its own norm."""
 
-    def __init__(self, what: Literal["gradient", "update"], may_overflow: bool = False) -> None:
+    def __init__(self, what: Literal["gradient", "buffer", "update"], may_overflow: bool = False) -> None:
         self.what, self.may_overflow = what, may_overflow
         self.rows: list[tuple[str, float, float, float]] = []
         """Name, norm of the difference, own norm, product of both tensors."""
@@ -394,7 +405,7 @@ class Worst:
         like, shares = min(self.squares, key=lambda kind: (self.squares[kind], kind), default=""), tuple[float, ...]()
         if self.squares[like] >= LIKE**2 * self.squares[""]:
             shares = self._shares()
-            like = {"gradient": "parts", "update": "gradient"}[self.what] if shares else ""
+            like = ("gradient" if self.what == "update" else "parts") if shares else ""
         last = [row[0] for row in self.rows if row[0] in self.differing][-1:]
         return [Apart(what=self.what, name=name, apart=_short(apart / (norm + least)),
                       ratio=_short(along / max(norm**2, 1e-300)), like=like, shares=shares,

@@ -133,7 +133,7 @@ def _step(
                   map_tensors(batches, lambda tensor: tensor.clone()),  # a model may change its inputs in place
                   lambda: _seed(context.job.device, seed))
     begun.reseed()
-    found = Found(float(session.backward(batches)), session.gradients())
+    found = Found(float(session.backward(batches)), session.gradients(), session.buffers())
     apart = own.compare_gradient(begun, found)
     if apart is None:
         return None
