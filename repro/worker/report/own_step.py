@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -64,8 +63,8 @@ class Found:
     """The mean of this rank."""
     gradients: Mapping[str, np.ndarray]
     """The full mean gradient before clipping, float32."""
-    buffers: Mapping[str, np.ndarray] = MappingProxyType({})
-    """Of this rank, after the backward pass; empty: not kept."""
+    buffers: Mapping[str, np.ndarray] | None = None
+    """Of this rank, after the backward pass; None: not kept."""
 
 
 class OwnStep:
@@ -134,8 +133,8 @@ class OwnStep:
                     likes |= {"late": before.get(name, whole), "kept": whole + before.get(name, 0)}
                 worst.could_be(theirs, likes | changed(theirs, whole, begun.weights[name]))
         gradient, buffers = worst.found(), Worst("buffer")
-        for name in sorted(self.moved.keys() & found.buffers.keys()):
-            buffers.add(name, found.buffers[name], self.moved[name])
+        for name, array in self.moved.items() if found.buffers is not None else ():
+            buffers.add(name, found.buffers[name], array)
         return [loss, *gradient, *buffers.found()] if gradient else []
 
     def _like_loss(self, begun: Begun, losses: Sequence[Sequence[float]]) -> str:
