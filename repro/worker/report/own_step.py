@@ -133,8 +133,9 @@ class OwnStep:
                     likes |= {"late": before.get(name, whole), "kept": whole + before.get(name, 0)}
                 worst.could_be(theirs, likes | changed(theirs, whole, begun.weights[name]))
         gradient, buffers = worst.found(), Worst("buffer")
-        for name, array in self.moved.items() if found.buffers is not None else ():
-            buffers.add(name, found.buffers[name], array)
+        if found.buffers is not None:
+            for name, array in self.moved.items():
+                buffers.add(name, found.buffers[name], array)
         return [loss, *gradient, *buffers.found()] if gradient else []
 
     def _like_loss(self, begun: Begun, losses: Sequence[Sequence[float]]) -> str:
@@ -388,7 +389,7 @@ class Worst:
         left = self.products[-1, -1] - 2 * shares @ along + shares @ parts @ shares
         if left > LIKE**2 * self.squares[""] or (self.what == "gradient" and np.ptp(shares) < LIKE):
             return ()
-        return tuple(map(_short, shares))
+        return tuple(round(float(share), 4) for share in shares)
 
     def found(self) -> list[Apart]:
         """Return the tensor; nothing if there is none, or one of the harness's own, or of a scaled loss, is not finite.
