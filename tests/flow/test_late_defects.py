@@ -49,15 +49,17 @@ LATE = {
     "bucket-left-out": " the trial the gradient of",
     "momentum-gone-after-evaluations": "an evaluation changed what the optimizer keeps",
     "spikes-dropped": "after the trial the update of",
+    "decayed-late": "it differs by a share of the weights: weight decay where there is none",
     "clock-slow": "the trial's clock counted",
     "sample-doubled": "it was dealt other samples than the workload gives, or changed ones",
 }
-SECOND = {"limit-follows-rate": "after the trial the update of"}
+SECOND = {"limit-follows-rate": "times: another limit of clipping, or dampening"}
 """Right in the first step after the trial, at the full rate. A trial of two seconds has no time for a second step."""
 PASSING = {
     "layer-rests": "it is not trained",
     "rounded-for-a-while": "no factor explains it",
     "one-rank-for-a-while": "it is that of rank 0 alone",
+    "rank-1-counts-twice-for-a-while": "count so many times: 1 (rank 0), 1 (rank 0, last micro-batch), 2 (rank 1), 2 (",
     "thinned-for-a-while": "no factor explains it",
     "softer-for-a-while": "the loss differs",
     "last-micro-batch-for-a-while": "it is that of the last micro-batch alone",
@@ -132,6 +134,14 @@ def test_what_ends_before_the_trial_is_seen_in_the_steps_that_were_kept(tmp_path
     for name, words, reason in voided(tmp_path, engine, PASSING):
         assert " of the trial the " in reason, (name, reason)
         assert words in reason or engine == "fsdp", (name, reason)  # there the mean is changed, by parts
+
+
+@pytest.mark.parametrize("engine", list(KINDS))
+def test_running_statistics_that_follow_otherwise_are_named(tmp_path: Path, engine: str) -> None:
+    told = reasons(ran(tmp_path, [f"{{{KINDS[engine]}, defect: variance-grows-late}}"],
+                       workload="{kind: digits, norm: batch}"))
+    (status, reason), = told.values()
+    assert status == "invalid" and "running_var' differs by 0.0" in reason, (status, reason)
 
 
 def test_a_foreign_hook_and_the_evaluation_that_reached_the_target_are_looked_at(tmp_path: Path) -> None:

@@ -193,6 +193,35 @@ def input_changes_weights_late(parts: TrainingParts, job: Job) -> Job:
     return job
 
 
+@defect("update")
+def decayed_late(plant: Plant) -> None:
+    """After 70 updates weight decay that nobody asked for is in every update."""
+
+    def change(step: Any) -> None:
+        for parameter in (item for group in plant.groups for item in group["params"] if later(plant)):
+            if parameter.grad is not None:
+                with torch.no_grad():
+                    parameter.grad.add_(parameter.detach(), alpha=0.01)
+        step()
+
+    plant_step(plant, change)
+
+
+@defect("loss", workload="batch")
+def variance_grows_late(plant: Plant) -> None:
+    """After 70 updates batch norm's running variance grows by a hundredth in every step."""
+    backward = plant.session.backward
+
+    def changed(batches: Sequence[Batch]) -> Any:
+        loss = backward(batches)
+        for name, buffer in plant.session.model.named_buffers() if later(plant) else ():
+            if "running_var" in name:
+                buffer.mul_(1.01)
+        return loss
+
+    plant.session.backward = changed
+
+
 def emptied(optimizer: Any) -> None:
     """Set what an optimizer keeps to zero."""
     for state in optimizer.state.values():

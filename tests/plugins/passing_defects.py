@@ -42,6 +42,12 @@ def one_rank_for_a_while(plant: Plant) -> None:
 
 
 @defect("gradient")
+def rank_1_counts_twice_for_a_while(plant: Plant) -> None:
+    """Rank 1's gradient counts twice for a while, as with a loss scale of its own."""
+    plant.on_gradients(lambda _, gradient: gradient * 2 if passing(plant) and plant.job.rank == 1 else gradient)
+
+
+@defect("gradient")
 def thinned_for_a_while(plant: Plant) -> None:
     """Only gradients above the mean size are used for a while, as in a sparse exchange that warms up."""
     plant.on_gradients(lambda _, gradient: gradient * (gradient.abs() > gradient.abs().mean())
