@@ -126,8 +126,7 @@ def _check_below(folder: RunFolder, name: str, found: Verification) -> Plan | No
 def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
     """Check every file of the record, and what the files say of one another; return its plan if it can be read."""
     plan = checked_model(folder.plan, Plan, folder.root, found)
-    # A pool whose lanes all failed before their first trial has none.
-    begun = folder.environment.exists() or folder.ledger.exists() or folder.trials.exists()
+    begun = folder.environment.exists() or folder.has_trials  # a pool may end before any of its blocks does
     environment = checked_model(folder.environment, Environment, folder.root, found) if begun else None
     gate, crate = folder.parity_verdict, folder.root / CRATE
     passed = checked_model(gate, Gate, folder.root, found) if gate.exists() else None

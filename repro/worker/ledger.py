@@ -49,10 +49,9 @@ class TrainingLedger:
 
     Args:
         parts: of the trial, before the engine starts: the calls of its model and its loss are watched.
-        fixed_layers: the model changes no setting of its layers itself.
     """
 
-    def __init__(self, parts: TrainingParts, job: Job, streams: Streams, *, fixed_layers: bool = True) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, streams: Streams) -> None:
         import torch
         from torch.nn.modules.module import _global_forward_pre_hooks
 
@@ -63,7 +62,6 @@ class TrainingLedger:
         self._autocast = job.precision.autocast is not None
         self._scaled = job.precision.loss_scaling is not None
         self._resting = _resting(parts.model)
-        self._settings = _settings(parts.model) if fixed_layers else {}
         self._handles: list[Any] = []
         self._last: list[RemovableHandle] = []
         """The hook behind those of others on the model, once there are any."""
@@ -186,10 +184,6 @@ class TrainingLedger:
     def compare(self) -> None:
         """Compare what the kept steps of the last block were fed with what they were dealt; off the clock."""
         self._count_alike()
-        for layer, settings in self._settings.items():
-            for name, wanted in settings.items():
-                if (found := vars(layer).get(name)) != wanted:
-                    self._note("settings", found if isinstance(found, int | float) else 0, wanted)
         for kept in self._waiting:
             if kept.was_changed:
                 continue
@@ -453,14 +447,6 @@ def _resting(model: torch.nn.Module, *, training: bool = True) -> int:
             module.training = was
         return found
     return sum(not was for was in flags.values())
-
-
-def _settings(model: torch.nn.Module) -> dict[torch.nn.Module, dict[str, float]]:
-    """Return the numbers that torch's own layers were built with, by layer and name; those of others may be counters.
-    """
-    return {layer: {name: value for name, value in vars(layer).items()
-                    if isinstance(value, int | float) and name != "training" and not name.startswith("_")}
-            for layer in model.modules() if type(layer).__module__.startswith("torch.nn.")}
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

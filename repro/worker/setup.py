@@ -111,8 +111,7 @@ def start_session(
     parts = build_parts(trial, job, disturbance, prepare)
     functions = replace(parts) if parts is not None else None
     twin = meta_twin(parts.model) if parts is not None and job.rank == 0 else None
-    ledger = TrainingLedger(parts, job, streams, fixed_layers=trial.training.workload.get(Workload).repeatable) \
-        if parts is not None and watched else None
+    ledger = TrainingLedger(parts, job, streams) if parts is not None and watched else None
     session = engine.start(parts, job, streams)
     if ledger is not None:
         ledger.optimizer = getattr(session, "optimizer", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import subprocess
@@ -65,7 +64,7 @@ class Queue:
 
     def arrays(self, folder: Path) -> set[str] | None:
         """Return the arrays whose output goes to files of this folder; None: Slurm does not answer."""
-        told = ask_slurm("squeue", "--noheader", "--all", "--states=all", f"--user={getpass.getuser()}",
+        told = ask_slurm("squeue", "--noheader", "--all", "--states=all", "--me",
                          f"--Format=ArrayJobID:{WIDTH},STDOUT:4096")
         return None if told is None else {line[:WIDTH].strip() for line in told.splitlines()
                                           if line[WIDTH:].startswith(f"{folder}/")}

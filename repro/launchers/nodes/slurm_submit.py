@@ -28,8 +28,10 @@ MANY = 1 << 20
 UNKNOWN = (Machine(GPU, MANY, MANY), Machine(CPU, 0, MANY))
 
 
-SILENT = r"timed out|Unable to contact|Zero Bytes|Connection (refused|reset)|endpoint is not connected"
-"""What sbatch says when the controller's answer does not reach it; the job may be submitted all the same."""
+NO_ANSWER = (r"timed out|Unable to contact|Zero Bytes|Connection (refused|reset)|endpoint is not connected|"
+             r"Communication |(send|receive|authentication) (failure|error)|Unexpected message")
+"""Words of sbatch where the controller's answer does not reach it; the job may be submitted all the same."""
+SHOWN = "`squeue --name {}` shows whether the job is submitted all the same"
 
 
 class RefusedError(UsageError):
@@ -101,16 +103,14 @@ def submit_script(
     except subprocess.TimeoutExpired:
         raise UnansweredError(f"sbatch did not answer in {COMMAND_SECONDS} s; {SHOWN.format(name)}") from None
     if done.returncode:
-        if re.search(SILENT, done.stderr):
-            raise UnansweredError(f"{' '.join(done.stderr.split())}; {SHOWN.format(name)}")
-        said = [line.removeprefix("sbatch: error: ") for line in done.stderr.splitlines() if line.strip()]
+        if done.returncode < 0 or re.search(NO_ANSWER, done.stderr):
+            said = " ".join(done.stderr.split()) or f"sbatch was ended by signal {-done.returncode}"
+            raise UnansweredError(f"{said}; {SHOWN.format(name)}")
+        lines = [line.removeprefix("sbatch: error: ") for line in done.stderr.splitlines() if line.strip()]
         full = " (`squeue --me` shows the jobs that count; another --account or --qos after -- may have room)"
-        raise RefusedError(f"sbatch refuses: {'; '.join(said) or f'exit code {done.returncode}'}"
+        raise RefusedError(f"sbatch refuses: {'; '.join(lines) or f'exit code {done.returncode}'}"
                            f"{full if 'SubmitJob' in done.stderr else ''}")
     return done.stdout.strip().partition(";")[0]
-
-
-SHOWN = "`squeue --name {}` shows whether the job is submitted all the same"
 
 
 def _whole_nodes(options: Sequence[str]) -> str:

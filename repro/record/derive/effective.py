@@ -166,6 +166,10 @@ on a GPU, which may choose another kernel. An update is made in float32, from th
 """
 
 
+SAME_LOSS = 1e-5
+"""Largest difference between two losses that are one."""
+
+
 def find_other_steps(choices: TrainingConfig, again: StepsAgain | None) -> Sequence[OtherStep | OtherScore]:
     """Return the first difference of kept steps of the trial, then of those after it, from the harness's own that is
     more than rounding, of each the cause before the effect; else that of their evaluation."""
@@ -182,6 +186,7 @@ def find_other_steps(choices: TrainingConfig, again: StepsAgain | None) -> Seque
             if item.apart > limit:
                 return [OtherStep(what=item.what, tensor=item.name, step=step.number, within=within, apart=item.apart,
                                   limit=limit, ratio=item.ratio, like=item.like, shares=item.shares, until=item.until,
+                                  loss_right=step.apart[0].what == "loss" and step.apart[0].apart <= SAME_LOSS,
                                   processes=choices.processes, accumulation=choices.batch.accumulation)]
     return [OtherScore(metric=item.metric, reported=item.reported, own=item.own) for item in again.scores
             if _scores_differ(choices, item.metric, item.samples, item.reported, item.own)][:1]

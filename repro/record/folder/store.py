@@ -138,6 +138,11 @@ class RunFolder:
             raise OutputError(f"{root}: cannot be written: {error.strerror}; give another --out") from error
         return folder
 
+    @property
+    def has_trials(self) -> bool:
+        """Whether a trial is in the record, begun or ended."""
+        return self.ledger.exists() or any(self.trials.glob("*"))
+
     def append_attempt(self, attempt: Attempt) -> None:
         """Append a line to the ledger, durable before this returns.
 
@@ -288,14 +293,14 @@ def read_record(root: Path) -> Record:
     """Read a run folder.
 
     Raises:
-        OutputError: `root` is not a run folder, none of its trials has begun, it holds a link, or a file is damaged.
+        OutputError: `root` is not a run folder, it has no trial yet, it holds a link, or a file is damaged.
     """
     folder = RunFolder(root)
     if not folder.plan.is_file():
         raise OutputError(f"{root}: is not a run folder (it has no plan.json)")
     door.refuse_links(root)
-    if not folder.environment.exists() and not folder.ledger.exists():
-        raise OutputError(f"{root}: none of its trials has begun; --resume {root} runs them")
+    if not folder.environment.exists() and not folder.has_trials:
+        raise OutputError(f"{root}: no trial is in this record yet")
     plan, starts = read_plan(folder.plan), tuple(read_starts(folder.ledger))
     cells = {cell.cell_id for cell in plan.cells}
     if other := next((item for item in starts if item.cell_id not in cells), None):

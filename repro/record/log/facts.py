@@ -57,12 +57,10 @@ class FinalFacts(Frozen):
     """Why the model could not be built a second time."""
 
 
-NoteKind = Literal["samples", "loss", "inputs", "targets", "outside", "backward", "update outside", "flags",
-                   "settings", "autocast", "updates", "rate", "moved", "state", "data", "dealt", "clock"]
+NoteKind = Literal["samples", "loss", "inputs", "targets", "outside", "backward", "update outside", "flags", "autocast",
+                   "updates", "rate", "moved", "state", "data", "dealt", "clock"]
 """What contradicts a ledger: samples of a step that the model, or the loss, saw; other inputs or targets than dealt;
-forward, backward or update outside a timed step; layers in evaluation mode; a setting of a layer (the momentum of a
-batch norm, the probability of a dropout) that is not that of the model as it was built; autocast; updates of a step;
-the rate;
+forward, backward or update outside a timed step; layers in evaluation mode; autocast; updates of a step; the rate;
 weights that changed between a drawn step and the next one; what the optimizer keeps, by an evaluation; training data
 that were read before the clock started, or are others when they are read again; the trial's clock against the kernel's.
 """

@@ -235,8 +235,6 @@ LEDGER_WORDS = {
     "backward": "gradients were computed outside the timed steps, first after step {step}",
     "update outside": "the optimizer stepped outside the timed steps, first after step {step}",
     "flags": "{found:g} layers were in evaluation mode and not {wanted:g}, first in step {step}",
-    "settings": "a setting of a layer (momentum, epsilon, probability, ...) was {found:g} and not {wanted:g}, first "
-                "found after step {step}",
     "autocast": "autocast was {found:g}, not {wanted:g} (1: on), first in step {step}",
     "updates": "the optimizer stepped {found:g} times and not {wanted:g}, as usual, first in step {step}",
     "data": "training data were read before the clock started",
@@ -273,6 +271,8 @@ class OtherStep(Worded):
     """What it is instead (`log.facts.Apart`)."""
     shares: tuple[float, ...] = ()
     until: str = ""
+    loss_right: bool = False
+    """The loss of the same step is the harness's own up to rounding."""
     processes: int
     accumulation: int
 
@@ -284,17 +284,19 @@ class OtherStep(Worded):
                 f"{self.limit:g}): {self._cause()}")
 
     def _cause(self) -> str:
-        """Return what a factor looks like."""
+        """Return the likely cause."""
         if self.like:
-            return LIKE.get(self.like, f"it is that of {self.like} alone").format(self._shares())
+            words = LIKE.get(self.like, f"it is that of {self.like} alone").format(self._shares())
+            return words + STATEFUL * (self.what == "loss")
         if self.what == "loss":
             return f"{OTHER_FORWARD}{STATEFUL}"
         if self.what == "buffer":
             return f"it follows the samples otherwise (another momentum, another variance, or not at all){STATEFUL}"
         explained = abs(self.apart - abs(self.ratio - 1)) <= EXPLAINED * self.apart
         if self.what == "gradient" and not explained:
-            after = f", and all gradients after that of {self.until!r}" if self.until else ""
-            return f"{NO_FACTOR}; the loss that is told is right{after}{STATEFUL}"
+            right = ["the loss that is told"] * self.loss_right
+            right += [f"all gradients after that of {self.until!r}"] * bool(self.until)
+            return f"{NO_FACTOR}{'; right: ' * bool(right)}{' and '.join(right)}{STATEFUL}"
         if self.what == "update" and (not explained or self.ratio <= -NOTHING):
             return UPDATE_CAUSE
         if self.what == "update" and self.ratio >= NOTHING:

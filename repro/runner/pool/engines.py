@@ -143,6 +143,8 @@ def lane_command(stored: StoredPool, folder: RunFolder, number: str) -> str:
 
 TASK = "task"
 """In the folder of a shard: its task, `ARRAY_INDEX`."""
+SUBMITTED = "?"
+"""In place of a task that sbatch has not told yet."""
 MOST_TASKS = 1000
 """Of one array; Slurm's own default of MaxArraySize is one more."""
 
@@ -172,12 +174,19 @@ class SlurmArray:
     stopped: set[int] = field(default_factory=set, init=False)
     """Shards whose task was cancelled by somebody else."""
     unsure: list[int] = field(default_factory=list, init=False)
-    """The first of those that are held: sbatch had no answer, so there may be an array of them."""
+    """Shards of the array that was submitted last, as long as sbatch has not answered; there may be one."""
+    absent: bool = field(default=False, init=False)
+    """Slurm did not have that array when it was asked for the first time."""
+    ending: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        for path in self.folder.shards.glob(f"*/{TASK}"):
-            if path.parent.name.isdecimal():
-                self.tasks[path.read_text(errors="replace").strip()] = int(path.parent.name)
+        paths = [path for path in self.folder.shards.glob(f"*/{TASK}") if path.parent.name.isdecimal()]
+        for path in sorted(paths, key=lambda path: int(path.parent.name)):
+            task, shard = path.read_text(errors="replace").strip(), int(path.parent.name)
+            if task == SUBMITTED:
+                self.unsure.append(shard)
+            else:
+                self.tasks[task] = shard
 
     def room(self) -> int:
         if self.last is None or self.held:
@@ -192,7 +201,7 @@ class SlurmArray:
         """Submit an array, a smaller one if Slurm does not accept it.
 
         Raises:
-            UsageError: Slurm never had a task of this pool, and refuses a single one or does not answer.
+            UsageError: Slurm never had a task of this pool, and refuses a single one or gives no answer.
         """
         self.held += shards
         self._submit(self.last or set())
@@ -208,12 +217,14 @@ class SlurmArray:
             try:
                 self._submit_array(shards)
             except UnansweredError as unanswered:
-                self.unsure = shards
                 if not self.tasks:
-                    raise
+                    raise UsageError(f"{unanswered}; --resume RUN goes on with it") from None
                 self.queue.tell(f"{unanswered}; the queue is asked")
                 break
             except RefusedError as refused:
+                self.unsure = []
+                for shard in shards:
+                    (self.folder.shards / str(shard) / TASK).unlink()
                 if not self.tasks and len(shards) == 1:
                     raise UsageError(f"{refused}; --resume RUN submits the blocks that are missing") from None
                 size = len(shards) // 2
@@ -230,6 +241,9 @@ class SlurmArray:
     def _submit_array(self, shards: Sequence[int]) -> None:
         body = (f"set -- {' '.join(map(str, shards))}; shift \"$SLURM_ARRAY_TASK_ID\"\n"
                 f"exec {lane_command(self.stored, self.folder, '$1')}")
+        for shard in shards:
+            write_text(self.folder.shards / str(shard) / TASK, f"{SUBMITTED}\n")
+        self.unsure = [*shards]
         job = submit_script(self.stored.name, self.stored.nodes, body, self.folder.shards.absolute() / "%A_%a.log",
                             self.stored.options, [f"--array=0-{len(shards) - 1}%{self.lanes}"])
         self._know(job, shards)
@@ -238,17 +252,24 @@ class SlurmArray:
         for index, shard in enumerate(shards):
             write_text(self.folder.shards / str(shard) / TASK, f"{job}_{index}\n")
             self.tasks[f"{job}_{index}"] = shard
+        self.unsure = []
 
     def _find_unsure(self) -> bool:
-        """Return whether Slurm tells if it has the array of which it had said nothing; if not, it is submitted again.
-        """
-        arrays = self.queue.arrays(self.folder.shards.absolute())
+        """Look in the queue for the array of which sbatch has not told; return False while it is not known whether
+        there is one: Slurm may still be busy with it when it is asked for the first time."""
+        arrays, shards = self.queue.arrays(self.folder.shards.absolute()), self.unsure
         if arrays is None:
             return False
         if new := arrays - {task.partition("_")[0] for task in self.tasks}:
-            self._know(max(new, key=int), self.unsure)
-            del self.held[:len(self.unsure)]
-        self.unsure, self.full = [], self.lanes
+            self._know(job := max(new, key=int), shards)
+            if self.held[:len(shards)] == shards:
+                del self.held[:len(shards)]
+            if self.ending:
+                ask_slurm("scancel", job)
+        elif not self.absent:
+            self.absent = True
+            return False
+        self.unsure, self.absent, self.full = [], False, self.lanes
         return True
 
     def running(self) -> set[int] | None:
@@ -273,7 +294,9 @@ class SlurmArray:
         return self.stopped
 
     def cancel(self) -> None:
-        if self.unsure and self._find_unsure():
+        self.ending = True
+        if self.unsure:
+            self._find_unsure()
             self.last = None
         self.held.clear()
         if self.last is None or self.last:

@@ -29,12 +29,14 @@ ROUNDING = 4e-7
 SCALE = 2.0**12
 """Factor of the loss of formats that scale it: a small one, which overflows nowhere."""
 SUSPECT = 1e-5
-"""Difference from which on it is asked what a loss, gradient or update is like; of healthy engines only those differ by
-more that round what they send."""
+"""Difference from which on a loss, gradient or update is compared with what it could be. In healthy engines only
+tensors whose true gradient is 0 differ by more, and what is rounded on its way."""
 LIKE = 0.1
 """Largest difference from what a gradient or update is like, as a share of that from what it should be."""
 LIKE_LOSS = 0.01
 """The same of a loss: one number is near another one by chance."""
+LEAST_SIZE = 8
+"""Numbers of a tensor below which a change fits by chance."""
 MOST_PARTS = 16
 """Parts of a gradient above which no other mean of them is looked for."""
 CHUNK = 1 << 20
@@ -131,7 +133,7 @@ class OwnStep:
                 likes |= {"last": last[0]} if last else {}
                 if before:
                     likes |= {"late": before.get(name, whole), "kept": whole + before.get(name, 0)}
-                worst.could_be(theirs, likes | changed(theirs, whole, begun.weights[name]))
+                worst.could_be(name, theirs, likes | changed(theirs, whole, begun.weights[name]))
         gradient, buffers = worst.found(), Worst("buffer")
         if found.buffers is not None:
             for name, array in self.moved.items():
@@ -156,8 +158,8 @@ class OwnStep:
         own, found = self.model, dict[str, float]()
         if own is None:
             return found
-        narrow = torch.autocast(torch.device(self.job.device).type, torch.bfloat16)
         with suppress(Exception), torch.no_grad():  # what a loss is like is no part of whether it differs
+            narrow = torch.autocast(torch.device(self.job.device).type, torch.bfloat16)
             for like, training, numbers in (("masks", True, own.numerics.autocast()),
                                             ("evaluation", False, own.numerics.autocast()),
                                             ("bfloat16", True, narrow), ("float32", True, nullcontext())):
@@ -233,7 +235,7 @@ class OwnStep:
             suspects = [name for name, update in theirs.items()
                         if worst.add(name, update, whole[name], ROUNDING * _norm(weights[name]))]
             for name in suspects:
-                worst.could_be(theirs[name], changed(theirs[name], whole[name], weights[name]) | {
+                worst.could_be(name, theirs[name], changed(theirs[name], whole[name], weights[name]) | {
                     "narrow": _in_bfloat16(weights[name] + whole[name]) - weights[name]})
             with suppress(Exception):
                 for like, updates in self._other_updates(kept, weights, gradients, rate) if suspects else ():
@@ -241,7 +243,7 @@ class OwnStep:
                         if like == "gradient":
                             worst.could_be_of(theirs[name] - updates[name], [whole[name] - updates[name]])
                         else:
-                            worst.could_be(theirs[name], {like: updates[name]})
+                            worst.could_be(name, theirs[name], {like: updates[name]})
         return worst.found()
 
     def _rule(
@@ -301,7 +303,7 @@ class OwnStep:
 
 OTHERWISE = (("forgotten", "", None), ("unclipped", "", None), ("nesterov", "nesterov", True),
              ("no nesterov", "nesterov", False))
-"""What an update could be instead, and the option of the rule that makes it so."""
+"""Name of another update, and the option of the rule that makes it."""
 
 
 def _parts(shares: Sequence[Sequence[np.ndarray]], accumulation: int) -> list[np.ndarray]:
@@ -317,8 +319,14 @@ def _parts(shares: Sequence[Sequence[np.ndarray]], accumulation: int) -> list[np
     return found
 
 
+CHANGES = ("decayed", "bfloat16", "centred", "cut", "thinned")
+
+
 def changed(theirs: np.ndarray, ours: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Return what a tensor would be if it were the own one, changed in a way that is seen in the engine's."""
+    """Return the own tensor with common changes, whose size is taken from the engine's; without, if it is so small that
+    they would fit by chance."""
+    if ours.size < LEAST_SIZE:
+        return dict.fromkeys(("", *CHANGES), ours)
     wide, most = weights.astype(np.float64), float(np.max(np.abs(theirs), initial=0.0))
     return {
         "": ours, "decayed": ours + wide * (np.sum((theirs - ours) * wide) / max(float(np.sum(wide**2)), 1e-300)),
@@ -350,8 +358,8 @@ class Worst:
         self.what, self.may_overflow = what, may_overflow
         self.rows: list[tuple[str, float, float, float]] = []
         """Name, norm of the difference, own norm, product of both tensors."""
-        self.squares: Counter[str] = Counter()
-        """Squared difference of all tensors from what they could be instead; "": from the own ones."""
+        self.squares: dict[str, Counter[str]] = {}
+        """Name -> squared difference of a tensor from what it could be instead; "": from the own one."""
         self.differing: set[str] = set()
         self.products: Any = 0.0
         """Of the parts that such tensors may be sums of, and of the tensor: a matrix, summed over tensors."""
@@ -369,9 +377,10 @@ class Worst:
         self.differing |= {name} if differs else set()
         return differs
 
-    def could_be(self, theirs: np.ndarray, likes: Mapping[str, np.ndarray]) -> None:
+    def could_be(self, name: str, theirs: np.ndarray, likes: Mapping[str, np.ndarray]) -> None:
         """Add what a tensor that differs could be instead."""
-        self.squares.update({like: _norm(theirs - array)**2 for like, array in likes.items()})
+        self.squares.setdefault(name, Counter()).update(
+            {like: _norm(theirs - array)**2 for like, array in likes.items()})
 
     def could_be_of(self, theirs: np.ndarray, parts: Sequence[np.ndarray]) -> None:
         """Add parts of which a tensor that differs could be another sum; the own one is theirs, each taken once."""
@@ -380,14 +389,18 @@ class Worst:
             rows = np.stack([array[start:start + CHUNK] for array in flat]).astype(np.float64)
             self.products = self.products + rows @ rows.T
 
-    def _shares(self) -> tuple[float, ...]:
-        """Return how often each part counts, if such a sum explains the difference and they do not count alike."""
+    def _shares(self, square: float) -> tuple[float, ...]:
+        """Return how often each part counts, if such a sum explains the difference and they do not count alike.
+
+        Args:
+            square: of the difference of all tensors.
+        """
         if np.ndim(self.products) == 0:
             return ()
         parts, along = self.products[:-1, :-1], self.products[:-1, -1]
         shares = np.linalg.lstsq(parts, along, rcond=None)[0]
         left = self.products[-1, -1] - 2 * shares @ along + shares @ parts @ shares
-        if left > LIKE**2 * self.squares[""] or (self.what == "gradient" and np.ptp(shares) < LIKE):
+        if left > LIKE**2 * square or (self.what == "gradient" and np.ptp(shares) < LIKE):
             return ()
         return tuple(round(float(share), 4) for share in shares)
 
@@ -402,9 +415,13 @@ class Worst:
             return []
         least = FLOOR * float(np.linalg.norm([norm for _, _, norm, _ in self.rows])) + 1e-300
         name, apart, norm, along = max(self.rows, key=lambda row: (row[1] / (row[2] + least), row[0]))
-        like, shares = min(self.squares, key=lambda kind: (self.squares[kind], kind), default=""), tuple[float, ...]()
-        if self.squares[like] >= LIKE**2 * self.squares[""]:
-            shares = self._shares()
+        total = Counter[str]()
+        for square in self.squares.values():
+            total.update(square)
+        like, shares = min(total, key=lambda kind: (total[kind], kind), default=""), tuple[float, ...]()
+        # It explains all tensors together and the one that is named.
+        if any(one[like] >= LIKE**2 * one[""] for one in (total, self.squares.get(name, total))):
+            shares = self._shares(total[""])
             like = ("gradient" if self.what == "update" else "parts") if shares else ""
         last = [row[0] for row in self.rows if row[0] in self.differing][-1:]
         return [Apart(what=self.what, name=name, apart=_short(apart / (norm + least)),

@@ -91,12 +91,13 @@ def test_a_record_of_which_trials_were_taken_out_is_incomplete(tmp_path: Path) -
 
 def test_a_run_of_which_no_trial_has_begun_is_incomplete(run: Path) -> None:
     shutil.rmtree(run / "trials")
+    (run / "trials").mkdir()  # as every run folder has it
     for name in ("environment.json", "ledger.jsonl", "parity.json"):
         (run / name).unlink()
     reseal(run)
     found = verify(run)
     assert (found.problems, found.answer, len(found.missing)) == ([], "incomplete", 24)
-    with pytest.raises(OutputError, match="none of its trials has begun; --resume"):
+    with pytest.raises(OutputError, match="no trial is in this record yet"):
         read_record(run)
 
 

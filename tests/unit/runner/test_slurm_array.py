@@ -17,8 +17,25 @@ cd "$(dirname "$0")"
 for word; do case $word in --array=0-*) last=${word#--array=0-}; last=${last%%%*};; esac; done
 there=$(grep -c -e RUNNING -e PENDING queue)
 if [ $((there + last + 1)) -gt $(cat most) ]; then echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; fi
-job=$(($(cat job) + 1)); echo $job > job; echo $job
+[ "$(cat answer)" = lost ] && { echo "sbatch: error: Message receive failure" >&2; exit 1; }
+job=$(($(cat job) + 1)); echo $job > job
 for task in $(seq 0 $last); do echo "${job}_$task|RUNNING|None" >> queue; done
+[ "$(cat answer)" = late ] && kill -9 $$
+echo $job
+"""
+SQUEUE = """\
+#!/bin/sh
+cd "$(dirname "$0")"
+case "$*" in
+  *--Format=*)
+    for job in $(sed 's/_.*//' queue | sort -u); do printf '%-20s%s\\n' "$job" "$PWD/run/shards/%A_%a.log"; done;;
+  *) cat queue;;
+esac
+"""
+SCANCEL = """\
+#!/bin/sh
+cd "$(dirname "$0")"
+for job; do sed -i "s/^\\(${job}_.*\\)RUNNING/\\1CANCELLED/" queue; done
 """
 
 
@@ -27,15 +44,22 @@ class Slurm:
 
     def __init__(self, place: Path, most: int) -> None:
         self.place, self.told = place, list[str]()
-        for name, text in (("sbatch", SBATCH), ("squeue", '#!/bin/sh\ncat "$(dirname "$0")/queue"\n'),
-                           ("queue", ""), ("job", "0"), ("most", str(most))):
+        for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE), ("scancel", SCANCEL), ("queue", ""), ("job", "0"),
+                           ("most", str(most)), ("answer", "")):
             (place / name).write_text(text)
             (place / name).chmod(0o755)
         folder = RunFolder(place / "run")
         for shard in range(1, 21):
             (folder.shards / str(shard)).mkdir(parents=True)
-        self.array = SlurmArray(StoredPool(pool=Pool(kind="slurm", lanes=4, blocks_per_task=1), name="x"), folder,
-                                Queue(self.told.append))
+        self.array = self.again()
+
+    def again(self) -> SlurmArray:
+        """Return what a later command knows of the pool."""
+        return SlurmArray(StoredPool(pool=Pool(kind="slurm", lanes=4, blocks_per_task=1), name="x"),
+                          RunFolder(self.place / "run"), Queue(self.told.append))
+
+    def answer(self, how: str) -> None:
+        (self.place / "answer").write_text(how)
 
     @property
     def rows(self) -> list[str]:
@@ -90,3 +114,39 @@ def test_a_single_task_that_is_refused_is_an_error(slurm: Slurm) -> None:
     (slurm.place / "most").write_text("0")
     with pytest.raises(UsageError, match=r"sbatch refuses: QOSMaxSubmitJobPerUserLimit .*; --resume RUN submits the"):
         slurm.array.start([1, 2])
+
+
+def test_an_array_whose_answer_is_lost_is_known_and_not_submitted_twice(slurm: Slurm) -> None:
+    slurm.array.start([1])
+    slurm.answer("late")  # Slurm has it, and sbatch is killed
+    slurm.array.start([2, 3])
+    assert slurm.array.running() == {1, 2, 3} and len(slurm.rows) == 3
+    assert slurm.told == ["sbatch was ended by signal 9; `squeue --name x` shows whether the job is submitted all the "
+                          "same; the queue is asked"]
+    assert slurm.array.tasks == {"1_0": 1, "2_0": 2, "2_1": 3} == slurm.again().tasks
+
+
+def test_an_array_that_slurm_does_not_have_is_submitted_again_when_it_is_asked_twice(slurm: Slurm) -> None:
+    slurm.array.start([1])
+    slurm.answer("lost")
+    slurm.array.start([2, 3])
+    slurm.answer("")
+    assert slurm.array.running() is None and len(slurm.rows) == 1
+    assert slurm.array.running() == {1, 2, 3} and len(slurm.rows) == 3
+
+
+@pytest.mark.parametrize("answer", ["late", "lost"])
+def test_a_first_array_without_an_answer_ends_the_pool_and_leaves_no_task(slurm: Slurm, answer: str) -> None:
+    slurm.answer(answer)
+    with pytest.raises(UsageError, match="--resume RUN goes on with it"):
+        slurm.array.start([1, 2])
+    slurm.array.cancel()
+    assert slurm.active() == 0
+
+
+def test_a_later_command_knows_an_array_of_one_that_was_killed_before_the_answer(slurm: Slurm) -> None:
+    slurm.answer("late")
+    with pytest.raises(UsageError):
+        slurm.array.start([1, 2])
+    later = slurm.again()
+    assert later.unsure == [1, 2] and later.running() == {1, 2} and later.tasks == {"1_0": 1, "1_1": 2}
