@@ -296,7 +296,8 @@ class OtherStep(Worded):
         if self.what == "gradient" and not explained:
             right = ["the loss that is told"] * self.loss_right
             right += [f"all gradients after that of {self.until!r}"] * bool(self.until)
-            return f"{NO_FACTOR}{'; right: ' * bool(right)}{' and '.join(right)}{STATEFUL}"
+            named = f" (right: {', '.join(right)})" if right else ""
+            return f"{NO_FACTOR}{named}{STATEFUL}"
         if self.what == "update" and (not explained or self.ratio <= -NOTHING):
             return UPDATE_CAUSE
         if self.what == "update" and self.ratio >= NOTHING:

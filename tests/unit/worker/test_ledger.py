@@ -432,6 +432,13 @@ def test_a_changed_tensor_is_named_like_its_change(change: str) -> None:
     assert (found.name, found.like) == ("other", "" if change == "zero" else change)
 
 
+def test_a_tensor_of_few_numbers_is_like_nothing_by_chance() -> None:
+    ours, weights, worst = np.array([0.3]), np.array([0.7]), Worst("gradient")
+    assert worst.add("bias", 2 * ours, ours)
+    worst.could_be("bias", 2 * ours, changed(2 * ours, ours, weights))
+    assert worst.found()[0].like == ""
+
+
 def test_another_mean_of_the_parts_is_named_with_its_shares() -> None:
     worst, parts = Worst("gradient"), np.random.default_rng(3).normal(size=(4, 8, 6)).astype(np.float32)
     theirs = parts[0] + 0.5 * parts[1] + parts[2] + 2 * parts[3]
@@ -442,7 +449,7 @@ def test_another_mean_of_the_parts_is_named_with_its_shares() -> None:
     assert (found.like, found.shares, found.until) == ("parts", (1.0, 0.5, 1.0, 2.0), "first")
     words, = judged(0.3, like="parts", shares=2 * found.shares)
     assert "which count so many times: 1 (rank 0), 0.5 (rank 0, last micro-batch), 1 (rank 1), 2 (rank 1" in words
-    assert "; right: all gradients after that of 'first', or" in judged(0.3, until="first")[0]
+    assert " (right: all gradients after that of 'first'), or" in judged(0.3, until="first")[0]
 
 
 @pytest.mark.parametrize(("like", "ran"), [
