@@ -125,6 +125,8 @@ def test_blocks_run_alone_before_the_pool_also_if_the_run_is_interrupted_meanwhi
     assert run.returncode == 130 and "--resume pool" in error, error
     ended = command(tmp_path, "run", "--resume", "pool", "--no-mlflow")
     assert ended.code == 0, ended.error
+    part = command(tmp_path, "run", "--resume", "pool/solo", "--no-mlflow")
+    assert part.code == 2 and "pool/solo: is a part of a run in a pool; resume that run" in part.error, part.error
     record, alone = read_record(tmp_path / "pool"), read_record(tmp_path / "pool/solo")
     assert [item.status for item in record.results] == ["ok"] * 12 and len(record.alone) == 10
     spans = sorted((item.started_ms, item.started_ms + 1e3 * item.seconds) for item in alone.attempts)

@@ -177,6 +177,8 @@ def resume_suite(
         return _score(root, track, options)
     _, written = reopen(root)
     refuse_tuning_alone(root, written)
+    if written.whole is not None:
+        raise UsageError(f"{root}: is a part of a run in a pool; resume that run: it runs what is missing of this")
     if options.again and written.design.is_contest:
         raise UsageError("--rerun-failed: a contest counts every declared run once, also one that failed; make a new "
                          "run")
