@@ -236,8 +236,8 @@ def base_of(root: Path, plan: Plan) -> str:
 
 def has_begun(folder: RunFolder) -> bool:
     """Return True if the gate was reached in this folder, or a trial."""
-    reached = (folder.ledger, folder.parity, folder.parity_verdict, folder.shards, folder.solo.root)
-    return any(path.exists() for path in reached) or any(folder.trials.glob("*"))
+    reached = (folder.parity, folder.parity_verdict, folder.shards, folder.solo.root)
+    return folder.has_trials or any(path.exists() for path in reached)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What the model, the loss and the optimizer saw of one step, beside the batches that were dealt to it."""
+"""One step as the model, the loss and the optimizer saw it, beside the batches that were dealt to it."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def input_changes_weights_late(parts: TrainingParts, job: Job) -> Job:
 
 @defect("update")
 def decayed_late(plant: Plant) -> None:
-    """After 70 updates weight decay that nobody asked for is in every update."""
+    """After 70 updates every update contains weight decay that the suite does not request."""
 
     def change(step: Any) -> None:
         for parameter in (item for group in plant.groups for item in group["params"] if later(plant)):

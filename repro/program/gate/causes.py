@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from repro.program.gate.trace import Measured, Quantity, Step, Trace
-from repro.record.result.remarks import NO_FACTOR, NOTHING, UPDATE_CAUSE, factor_cause
+from repro.record.result.step_causes import NO_FACTOR, NOTHING, UPDATE_CAUSE, factor_cause
 
 ALIKE = 0.02
 """Relative distance of factors that are one factor."""

@@ -140,7 +140,7 @@ class RunFolder:
 
     @property
     def has_trials(self) -> bool:
-        """Whether a trial is in the record, begun or ended."""
+        """A trial is in the record, begun or ended."""
         return self.ledger.exists() or any(self.trials.glob("*"))
 
     def append_attempt(self, attempt: Attempt) -> None:

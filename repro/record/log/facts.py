@@ -114,7 +114,7 @@ class RankLedger(Frozen):
 
 
 class Apart(Frozen):
-    """How something of an engine differs from the harness's own; of the tensors of a step the one that differs most."""
+    """The difference of a loss, or of the tensor of a step that differs most, from the harness's own."""
 
     what: Literal["loss", "gradient", "buffer", "update"]
     name: str = ""
@@ -124,7 +124,7 @@ class Apart(Frozen):
     ratio: float
     """The engine's along the own one, over it: 1 if only noise differs."""
     like: str = ""
-    """What the engine's is like, if not the own one: "rank 1", "late", ... (the words: `result.remarks.LIKE`)."""
+    """Another loss, gradient or update that the engine's equals: "rank 1", "late", ... (`result.step_causes.LIKE`)."""
     shares: tuple[float, ...] = ()
     """How often its parts count, of a gradient that is another mean ("parts": of each rank its micro-batches but the
     last one, and that one, if there are several) or of an update ("gradient": its gradient)."""

@@ -12,6 +12,16 @@ from pydantic import Field
 
 from repro.core.frozen import Frozen
 from repro.core.numbers import percent_above
+from repro.record.result.step_causes import (
+    EXPLAINED,
+    LIKE,
+    NO_FACTOR,
+    NOTHING,
+    OTHER_FORWARD,
+    STATEFUL,
+    UPDATE_CAUSE,
+    factor_cause,
+)
 
 
 class Worded(Frozen):
@@ -268,7 +278,7 @@ class OtherStep(Worded):
     limit: float
     ratio: float
     like: str = ""
-    """What it is instead (`log.facts.Apart`)."""
+    """Another loss, gradient or update that it equals (`log.facts.Apart`)."""
     shares: tuple[float, ...] = ()
     until: str = ""
     loss_right: bool = False
@@ -294,7 +304,7 @@ class OtherStep(Worded):
             return f"it follows the samples otherwise (another momentum, another variance, or not at all){STATEFUL}"
         explained = abs(self.apart - abs(self.ratio - 1)) <= EXPLAINED * self.apart
         if self.what == "gradient" and not explained:
-            right = ["the loss that is told"] * self.loss_right
+            right = ["the reported loss"] * self.loss_right
             right += [f"all gradients after that of {self.until!r}"] * bool(self.until)
             named = f" (right: {', '.join(right)})" if right else ""
             return f"{NO_FACTOR}{named}{STATEFUL}"
@@ -304,55 +314,13 @@ class OtherStep(Worded):
             return f"{self.ratio:.4g} times it: another rate, dampening, decay or limit of clipping"
         return factor_cause(self.ratio, self.processes, self.accumulation)
 
-
     def _shares(self) -> str:
-        """Return how often the parts count, by rank."""
-        each, some = len(self.shares) // self.processes, self.shares[:2 * MOST_SHARES]
-        if each < 1:
-            return "".join(f"{share:.3g}" for share in some)
+        """Return how often the gradient of an update, or at most eight parts of a gradient, count."""
+        if self.what == "update":
+            return "".join(f"{share:.3g}" for share in self.shares)
+        each = max(1, len(self.shares) // self.processes)
         return ", ".join(f"{share:.3g} (rank {place // each}{', last micro-batch' if place % each else ''})"
-                         for place, share in enumerate(some))
-
-
-MOST_SHARES = 4
-"""Ranks that are named."""
-STATEFUL = ", or the model keeps state beside weights and buffers (then its workload is not `repeatable`)"
-OTHER_FORWARD = "the forward pass is another one (a layer, something random, the loss), or it is of other samples"
-NO_FACTOR = "no factor explains it: of another loss or other samples, rounded or noisy"
-UPDATE_CAUSE = "what the optimizer keeps is lost or rounded, it is another rule, or the weights are changed beside it"
-LIKE = {
-    "late": "it is that of the step before",
-    "kept": "it still holds that of the step before",
-    "last": "it is that of the last micro-batch alone",
-    "parts": "it is another mean of the ranks and micro-batches, which count so many times: {}",
-    "gradient": "the gradient in it counts {} times: another limit of clipping, or dampening",
-    "decayed": "it differs by a share of the weights: weight decay where there is none, or another one",
-    "bfloat16": "it is that in bfloat16",
-    "float32": "it is that in float32",
-    "evaluation": "it is that in evaluation mode",
-    "masks": f"the model is random (dropout), and other numbers may have been drawn; or {OTHER_FORWARD}",
-    "centred": "the mean over the inputs of each output is taken away from it",
-    "cut": "its largest numbers are cut",
-    "thinned": "some of its numbers are 0",
-    "forgotten": "what the optimizer keeps (momentum, moments) is lost or not used",
-    "narrow": "the weights are rounded to bfloat16 after it",
-    "unclipped": "it is that without clipping",
-    "nesterov": "it is that with Nesterov's momentum",
-    "no nesterov": "it is that without Nesterov's momentum",
-}
-"""Of a loss, a gradient or an update that is like another one."""
-
-
-def factor_cause(ratio: float, processes: int, accumulation: int) -> str:
-    """Return what a gradient that is `ratio` times the right one looks like."""
-    if abs(ratio) < NOTHING:
-        return "it is not trained"
-    known = ((processes, "it is summed over the ranks and not averaged"),
-             (accumulation, "it is summed over the micro-batches and not averaged"),
-             (1 / processes, "one rank alone contributes, or it is averaged twice"),
-             (1 / accumulation, "one micro-batch alone contributes, or it is averaged twice"))
-    near = [words for factor, words in known if factor != 1 and abs(ratio / factor - 1) < NEAR]
-    return "; or ".join(dict.fromkeys(near)) or f"{ratio:.4g} times it"
+                         for place, share in enumerate(self.shares[:8]))
 
 
 class OtherScore(Worded):
@@ -364,11 +332,6 @@ class OtherScore(Worded):
     own: float
     sentence = ("an evaluation after the trial found {metric} {reported:.6g}, and the harness {own:.6g} with the same "
                 "weights")
-
-
-NOTHING, NEAR, EXPLAINED = 1e-3, 0.02, 0.2
-"""Largest ratio that is none, largest distance from a factor that is this factor, and the share of a difference that a
-factor may leave open."""
 
 
 class NoSuccess(Worded):

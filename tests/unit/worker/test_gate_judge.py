@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from repro.engines.precisions import Bf16Autocast, Bf16Master
-from repro.record.result.remarks import NO_FACTOR, UPDATE_CAUSE
+from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE
 from repro.worker.gate import judge as gate_judge
 from repro.worker.gate.difference import LARGEST_TOLERANCE, TOLERANCE, Difference
 from repro.worker.gate.judge import SENSITIVE, culprit, judge_precision, likely_cause, sentence, widen_tolerances

@@ -19,10 +19,11 @@ from repro.engines.precisions import Bf16Autocast, Fp16Autocast, Fp32
 from repro.optimizers.rules import Sgd
 from repro.record.derive.effective import find_contradictions, find_other_steps
 from repro.record.log.facts import Apart, LedgerNote, RankLedger, ScoreAgain, StepAgain, StepsAgain, WeightsAt
-from repro.record.result.remarks import NO_FACTOR, UPDATE_CAUSE
+from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE
 from repro.seams.training import Batch, Held, Job, Precision, TrainingParts
 from repro.worker.ledger import TrainingLedger
-from repro.worker.report.own_step import OwnStep, Worst, changed
+from repro.worker.report.own_step import OwnStep
+from repro.worker.report.step_difference import Worst, changed
 
 STEPS, SIZE = 12, 8
 RATES = [0.1 * (1 - step / STEPS) for step in range(STEPS)]
@@ -483,6 +484,32 @@ def test_an_update_of_another_rule_is_named_like_that_rule(like: str, ran: dict[
         if found.apart > 0.01:
             break
     assert found.like == like and (found.apart > 0.01) == bool(like)
+
+
+@pytest.mark.parametrize(("dropout", "ran", "like"), [
+    (0.5, "evaluation", "evaluation"), (0.0, "bfloat16", "bfloat16"), (0.5, "masks", "masks"), (0.0, "samples", "")])
+def test_a_loss_of_another_mode_or_type_is_named_like_it(dropout: float, ran: str, like: str) -> None:
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Dropout(dropout), torch.nn.Linear(64, 8))
+    inputs, targets = torch.randn(16, 64), torch.randint(8, (16,))
+    own: Any = SimpleNamespace(
+        job=SimpleNamespace(device="cpu"), session=SimpleNamespace(gather=lambda item: [item]), model=SimpleNamespace(
+            model=model, load=lambda *_: None, functions=SimpleNamespace(loss=torch.nn.functional.cross_entropy),
+            numerics=SimpleNamespace(autocast=nullcontext, inputs=lambda item: item, outputs=torch.Tensor.float)))
+    own._other_losses = OwnStep._other_losses.__get__(own)
+
+    def loss(seed: int = 7, **changes: Any) -> float:
+        torch.manual_seed(seed)
+        model.train(changes.get("training", True))
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=changes.get("narrow", False)):
+            outputs = model(changes.get("inputs", inputs)).float()
+        return float(torch.nn.functional.cross_entropy(outputs, targets))
+
+    theirs = {"evaluation": loss(training=False), "bfloat16": loss(narrow=True), "masks": loss(seed=8),
+              "samples": loss(inputs=inputs.flip(0))}
+    begun: Any = SimpleNamespace(weights={}, buffers={}, batches=[(inputs, targets)],
+                                 reseed=lambda: torch.manual_seed(7))
+    assert OwnStep._like_loss(own, begun, [(theirs[ran], loss())]) == like
 
 
 def test_a_loss_and_a_score_have_their_words() -> None:

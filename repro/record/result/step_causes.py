@@ -1,0 +1,44 @@
+"""Likely causes, in words, of a step that differs from the harness's own: of its loss, gradient, buffers or update."""
+
+from __future__ import annotations
+
+NOTHING, NEAR, EXPLAINED = 1e-3, 0.02, 0.2
+"""Largest ratio that is none, largest distance from a factor that is this factor, and the share of a difference that a
+factor may leave open."""
+STATEFUL = ", or the model keeps state beside weights and buffers (then its workload is not `repeatable`)"
+OTHER_FORWARD = "the forward pass is another one (a layer, something random, the loss), or it is of other samples"
+NO_FACTOR = "no factor explains it: of another loss or other samples, rounded or noisy"
+UPDATE_CAUSE = "what the optimizer keeps is lost or rounded, it is another rule, or the weights are changed beside it"
+LIKE = {
+    "late": "it is that of the step before",
+    "kept": "it still holds that of the step before",
+    "last": "it is that of the last micro-batch alone",
+    "parts": "it is another mean of the ranks and micro-batches, which count so many times: {}",
+    "gradient": "the gradient in it counts {} times: another limit of clipping, or dampening",
+    "decayed": "it differs by a share of the weights: weight decay where there is none, or another one",
+    "bfloat16": "it is that in bfloat16",
+    "float32": "it is that in float32",
+    "evaluation": "it is that in evaluation mode",
+    "masks": f"the model is random (dropout), and other numbers may have been drawn; or {OTHER_FORWARD}",
+    "centred": "the mean over the inputs of each output is taken away from it",
+    "cut": "its largest numbers are cut",
+    "thinned": "some of its numbers are 0",
+    "forgotten": "what the optimizer keeps (momentum, moments) is lost or not used",
+    "narrow": "the weights are rounded to bfloat16 after it",
+    "unclipped": "it is that without clipping",
+    "nesterov": "it is that with Nesterov's momentum",
+    "no nesterov": "it is that without Nesterov's momentum",
+}
+"""Of a loss, a gradient or an update that is like another one."""
+
+
+def factor_cause(ratio: float, processes: int, accumulation: int) -> str:
+    """Return what a gradient that is `ratio` times the right one looks like."""
+    if abs(ratio) < NOTHING:
+        return "it is not trained"
+    known = ((processes, "it is summed over the ranks and not averaged"),
+             (accumulation, "it is summed over the micro-batches and not averaged"),
+             (1 / processes, "one rank alone contributes, or it is averaged twice"),
+             (1 / accumulation, "one micro-batch alone contributes, or it is averaged twice"))
+    near = [words for factor, words in known if factor != 1 and abs(ratio / factor - 1) < NEAR]
+    return "; or ".join(dict.fromkeys(near)) or f"{ratio:.4g} times it"
