@@ -93,21 +93,29 @@ def alive() -> bool:
 
 
 def stop() -> None:
-    """End the server's remaining processes, then the server.
+    """End the server's processes and the server.
 
-    A signal can arrive between the server's fork and the moment the parent learns the new process's number. Such a rank
-    would hold the server's pipe open, and the server would wait for it for ever.
+    A signal can arrive after the server was asked for a process and before this one knows its number. The server may
+    fork it only now, and would wait for its end: it holds the server's pipe open.
     """
     server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     if server is not None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(server).children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
+        threading.Thread(target=_end_children, args=(server,), name="repro-server-end", daemon=True).start()
     # multiprocessing has no public call to stop its fork server. The server removes its folder when it ends, and with
     # it the socket that multiprocessing then unlinks.
     with contextlib.suppress(FileNotFoundError):
         forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
+def _end_children(server: int) -> None:
+    """Kill the processes that the server has forked, and those it forks meanwhile, until it has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(server)
+        while process.is_running():
+            for child in process.children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+            time.sleep(0.02)
 
 
 def _report(pipe: Connection) -> None:

@@ -40,6 +40,29 @@ finally:
     folder.remove()
 print(os.listdir(os.environ["TMPDIR"]), folder.path.exists())
 """
+LATE = """
+import multiprocessing, threading, time
+from multiprocessing import forkserver, popen_forkserver
+import psutil
+from repro.launchers.processes import fork_server
+
+asked, read = threading.Event(), forkserver.read_signed
+def reading(handle):
+    asked.set()
+    return read(handle)
+
+fork_server.begin()
+server = psutil.Process(forkserver._forkserver._forkserver_pid)
+multiprocessing.get_context("forkserver").Process(target=int).start()  # it has begun to serve
+server.suspend()
+forkserver.read_signed = reading
+rank = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(600,), daemon=True)
+threading.Thread(target=rank.start, daemon=True).start()
+asked.wait()
+threading.Timer(0.5, server.resume).start()
+fork_server.stop()
+print("stopped")
+"""
 
 
 @pytest.fixture
@@ -70,6 +93,12 @@ def test_the_socket_of_a_fork_server_is_a_file() -> None:
         assert not util.abstract_sockets_supported
     finally:
         fork_server.stop()
+
+
+def test_a_process_that_is_forked_while_the_server_is_stopped_does_not_keep_it() -> None:
+    """A signal leaves the launch after the request for a rank, and the busy server comes to it later."""
+    ended = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.stdout, ended.returncode) == ("stopped\n", 0), ended.stderr
 
 
 @pytest.mark.parametrize(("ending", "said"), [
