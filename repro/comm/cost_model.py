@@ -100,6 +100,28 @@ def fit_parameters(rows: Sequence[Sequence[float]], times: Sequence[float], coun
     return tuple(float(value) for value in found / scale)
 
 
+def fit_robustly(rows: Sequence[Sequence[float]], times: Sequence[float], least: Sequence[float]) -> tuple[float, ...]:
+    """Fit seconds = rows x parameters so that the relative errors add up to the least, with no parameter below `least`.
+
+    A sample that no parameters explain together with the others is left aside and does not draw them to itself
+    (Boscovich's least absolute deviations, a linear program). For few samples, of which each was measured often.
+
+    Args:
+        rows: samples x parameters: how often each counts in a sample.
+        times: positive.
+    """
+    from scipy.optimize import linprog
+
+    count = len(times)
+    asked = np.array(rows, dtype=float).reshape(count, len(least)) / np.array(times, dtype=float)[:, None]
+    scale = np.where(asked.max(axis=0) > 0, asked.max(axis=0), 1.0)
+    bounds = [(value * size, None) for value, size in zip(least, scale, strict=True)] + [(0.0, None)] * (2 * count)
+    # asked @ parameters - what is above + what is below = 1
+    found = linprog(np.concatenate([np.zeros(len(least)), np.ones(2 * count)]), bounds=bounds,
+                    A_eq=np.hstack([asked / scale, -np.eye(count), np.eye(count)]), b_eq=np.ones(count))
+    return tuple(float(value) for value in found.x[:len(least)] / scale)
+
+
 def typical_error(model: LinkModel, samples: Sequence[Sample]) -> float:
     """Return the median absolute relative error over `samples`."""
     return float(np.median([abs(model.seconds(item.cost) / item.seconds - 1.0) for item in samples]))

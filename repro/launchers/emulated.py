@@ -111,6 +111,11 @@ class Fabric(Local):
             return None
         return f"{nodes} nodes need more addresses than {self.subnet} has ({addresses})"
 
+    @property
+    def stated_rates(self) -> tuple[float | None, float | None]:
+        between = max(bits_per_second(rate) for rate in (self.rate, *self.rates.values()))
+        return between, bits_per_second(self.within) if self.within else None
+
     def unsupported(self, setting: Setting) -> str | None:
         return self._wrong_shape(setting.launched) or super().unsupported(setting) or self._unable(setting)
 

@@ -173,6 +173,12 @@ class Launcher(Plugin):
         return ()
 
     @property
+    def stated_rates(self) -> tuple[float | None, float | None]:
+        """Return the bits per second of links that it shapes: of the fastest one between nodes, and of what the ranks
+        of a node send to each other together; None: as fast as the machine."""
+        return None, None
+
+    @property
     def other_nodes(self) -> Sequence[Mapping[str, Any]]:
         """Return what is known of other computers that take part (JSON-like); empty before `open`."""
         return ()

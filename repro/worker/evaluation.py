@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -147,6 +149,13 @@ class OwnModel:
                     parameter.copy_(torch.from_numpy(weights[name]).view_as(parameter))
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(torch.from_numpy(buffers[name]).view_as(buffer))
+
+    def loss(self, batch: Batch, numbers: AbstractContextManager[Any] | None = None) -> Any:
+        """Return the mean loss of a micro-batch; `numbers`: in another format than the trial's."""
+        inputs, targets = batch
+        with numbers or self.numerics.autocast():
+            outputs = call_model(self.model, self.numerics.inputs(inputs))
+        return self.functions.loss(self.numerics.outputs(outputs), targets)
 
     def score(self, batches: Iterable[Batch], metric: str) -> tuple[float, int]:
         """Return the sum of `metric` over `batches`, and the number of samples.

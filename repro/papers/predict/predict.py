@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from repro.comm.cost_model import fit_parameters
+from repro.comm.cost_model import fit_robustly
 from repro.comm.schedule import ScheduleCost, bytes_by_rank
 from repro.core.devices import on_gpu
 from repro.core.errors import UsageError
@@ -34,6 +34,7 @@ from repro.papers.predict.prediction import (
 )
 from repro.papers.predict.sharing import NCCL, cost_by_class, nccl_cost, shared_path
 from repro.record.folder.store import Record
+from repro.seams.launching import Launcher
 from repro.seams.training import Workload
 
 
@@ -101,6 +102,8 @@ ALIKE = 1.1
 UNLIKE = 0.02
 """Relative difference from which on two models are worth telling apart: the paths of rounds and of shared links, and
 the errors of fits with and without latency."""
+BITS = 8
+"""Of a byte."""
 BySeed = Mapping[int, Observed]
 Links = tuple[LinkCost, LinkCost]
 """In the order of `CLASSES`."""
@@ -202,6 +205,10 @@ class _Line:
         assert largest.exchange is not None, "more than one process"
         self.exchange: Exchange = largest.exchange
         self.topology = topology
+        between, within = family.cell.choices.launcher.get(Launcher).stated_rates
+        self.least = (0.0, BITS / between if between else 0.0, 0.0, BITS / within if within else 0.0)
+        """Parameters of links that are as fast as stated: no fit may need faster ones."""
+        self.together = within is not None
         gpu = on_gpu(record.plan.device)
         self.capacity = record.plan.device_count if gpu else max(record.plan.cores, *known)
         """Ranks that a node takes, if the record has one node only."""
@@ -339,7 +346,7 @@ class _Line:
         found = list[tuple[Links, float]]()
         for without in ([known != {0.0} for known in sizes], [_inseparable(known) for known in sizes]):
             used = [[0.0 if not at % 2 and without[at // 2] else value for at, value in enumerate(row)] for row in rows]
-            each = fit_parameters(used, seconds, 2 * len(CLASSES))
+            each = fit_robustly(used, seconds, self.least)
             links = LinkCost(alpha=each[0], beta=each[1]), LinkCost(alpha=each[2], beta=each[3])
             found.append((links, max(abs(math.log(max(_seconds(item, links), LEAST_SECONDS) / wanted))
                                      for item, wanted in zip(costs, seconds, strict=True))))
@@ -401,15 +408,15 @@ class _Line:
             return nccl_cost(way, count, count // each, self.exchange.elements * itemsize)
         nodes = [rank // each for rank in range(count)]
         transfers = self.algorithm.all_reduce(count, self.exchange.elements, itemsize)
-        if 1 < each < count:
-            between, within = cost_by_class(transfers, nodes, itemsize)
+        if 1 < each < count or (self.together and each > 1):
+            between, within = cost_by_class(transfers, nodes, itemsize, self.together)
         else:  # one class: some algorithms have a formula
             found, none = self.algorithm.cost(count, self.exchange.elements, itemsize), ScheduleCost(0, 0, 0)
             between, within = (found, none) if each == 1 else (none, found)
         if way == "rounds":
             return between, within
         transfers = self.algorithm.all_reduce(count, self.exchange.elements, itemsize)
-        paths = shared_path(transfers, nodes, itemsize, self.ratio)
+        paths = shared_path(transfers, nodes, itemsize, self.ratio, self.together)
         return ScheduleCost(between.rounds, round(paths[0]), 0), ScheduleCost(within.rounds, round(paths[1]), 0)
 
     def _shares(self) -> dict[int, float]:

@@ -23,7 +23,7 @@ class _Flow:
     transfer: Transfer
     left: float
     ends: tuple[int, int]
-    """Its two links: the nodes of source and target, or the two ranks themselves, negative, within a node."""
+    """Its two links: the nodes of source and target; within a node, negative, the two ranks themselves, or the node."""
     inside: bool
     """It stays within a node."""
     needs: set[int] = field(default_factory=set)
@@ -31,7 +31,8 @@ class _Flow:
 
 
 def shared_path(
-    transfers: Iterable[Transfer], node_of_rank: Sequence[int], itemsize: int, ratio: float = 1.0
+    transfers: Iterable[Transfer], node_of_rank: Sequence[int], itemsize: int, ratio: float = 1.0,
+    together: bool = False,
 ) -> tuple[float, float]:
     """Return the bytes on the path of a schedule (between nodes, within one), without latency.
 
@@ -45,11 +46,13 @@ def shared_path(
 
     Args:
         node_of_rank: the ranks of a node share its link to other nodes; each has a link of its own within the node.
+        together: all that the ranks of a node send to each other shares one link instead.
         ratio: seconds a byte within a node, over that between nodes.
     """
     flows = list[_Flow]()
     for item in sorted(nonempty(transfers), key=lambda item: item.round):
-        flows.append(_Flow(item, float((item.stop - item.start) * itemsize), *_ends(item, node_of_rank)))
+        flows.append(_Flow(item, float((item.stop - item.start) * itemsize),
+                           *_ends(item, node_of_rank, together)))
     _find_needs(flows)
     waiting: dict[int, list[int]] = {}
     for index, flow in enumerate(flows):
@@ -104,15 +107,18 @@ def _rates(flows: list[_Flow], active: set[int], ratio: float) -> dict[int, floa
             for at in active}
 
 
-def _ends(item: Transfer, node_of_rank: Sequence[int]) -> tuple[tuple[int, int], bool]:
+def _ends(item: Transfer, node_of_rank: Sequence[int], together: bool) -> tuple[tuple[int, int], bool]:
     """Return the links of a message, and True if it stays within a node."""
     source, target = node_of_rank[item.source], node_of_rank[item.target]
-    return ((-1 - item.source, -1 - item.target), True) if source == target else ((source, target), False)
+    if source != target:
+        return (source, target), False
+    return ((-1 - source, -1 - source) if together else (-1 - item.source, -1 - item.target)), True
 
 
-def cost_by_class(transfers: Iterable[Transfer], node_of_rank: Sequence[int], itemsize: int
-                  ) -> tuple[ScheduleCost, ScheduleCost]:
-    """Compute rounds and path of a schedule by class of link: (between nodes, within one).
+def cost_by_class(
+    transfers: Iterable[Transfer], node_of_rank: Sequence[int], itemsize: int, together: bool = False
+) -> tuple[ScheduleCost, ScheduleCost]:
+    """Compute rounds and path of a schedule by class of link: (between nodes, within one); `together` as above.
 
     A round with a message between nodes counts there: the ranks of a node share its link. A round without one counts
     within. Reduced bytes are left at zero.
@@ -120,7 +126,7 @@ def cost_by_class(transfers: Iterable[Transfer], node_of_rank: Sequence[int], it
     between: dict[int, dict[tuple[str, int], int]] = {}
     within: dict[int, dict[tuple[str, int], int]] = {}
     for item in nonempty(transfers):
-        size, (ends, inside) = (item.stop - item.start) * itemsize, _ends(item, node_of_rank)
+        size, (ends, inside) = (item.stop - item.start) * itemsize, _ends(item, node_of_rank, together)
         flow = (within if inside else between).setdefault(item.round, {})
         for key in zip(("sends", "receives"), ends, strict=True):
             flow[key] = flow.get(key, 0) + size

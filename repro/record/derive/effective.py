@@ -180,12 +180,15 @@ def find_other_steps(choices: TrainingConfig, again: StepsAgain | None) -> Seque
               or precision.autocast == "float16" or (precision.autocast and choices.device != "cpu")
               or choices.engine.get(Engine).rounds_what_it_sends)
     rounding = max(STEP_TOLERANCE, choices.optimizer.get(Optimizer).rounding)
+    # Of kept steps it is not looked for; what differs in them mostly does so afterwards, too.
+    place = next((step.place for step in again.steps if step.place), None)
     for step, within in [*((step, True) for step in again.within), *((step, False) for step in again.steps)]:
         for item in step.apart:
             limit = rounding if item.what == "update" else NARROW_STEP_TOLERANCE if narrow else STEP_TOLERANCE
             if item.apart > limit:
                 return [OtherStep(what=item.what, tensor=item.name, step=step.number, within=within, apart=item.apart,
                                   limit=limit, ratio=item.ratio, like=item.like, shares=item.shares, until=item.until,
+                                  differing=item.differing, differ=item.differ, place=step.place or place,
                                   loss_right=step.apart[0].what == "loss" and step.apart[0].apart <= SAME_LOSS,
                                   processes=choices.processes, accumulation=choices.batch.accumulation)]
     return [OtherScore(metric=item.metric, reported=item.reported, own=item.own) for item in again.scores

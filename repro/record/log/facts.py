@@ -113,6 +113,9 @@ class RankLedger(Frozen):
     notes: tuple[LedgerNote, ...] = ()
 
 
+MOST_NAMES = 4
+
+
 class Apart(Frozen):
     """The difference of a loss, or of the tensor of a step that differs most, from the harness's own."""
 
@@ -127,9 +130,26 @@ class Apart(Frozen):
     """Another loss, gradient or update that the engine's equals: "rank 1", "late", ... (`result.step_causes.LIKE`)."""
     shares: tuple[float, ...] = ()
     """How often its parts count, of a gradient that is another mean ("parts": of each rank its micro-batches but the
-    last one, and that one, if there are several) or of an update ("gradient": its gradient)."""
+    last one, and that one, if there are several) or of an update ("gradient": its gradient); least and most, if
+    tensors have factors of their own ("multiples", "gradients")."""
     until: str = ""
     """The last tensor in the model's order that differs; "": the last of all does."""
+    differing: tuple[str, ...] = ()
+    """Names of the tensors that differ, at most `MOST_NAMES`."""
+    differ: int = 0
+    """How many do; 0: all."""
+
+
+class Place(Frozen):
+    """Where a step begins to differ from the harness's own."""
+
+    at: Literal["input", "output", "loss", "backward", "nowhere"]
+    """What goes into a layer, what comes out of it, the loss of right outputs, the way back through a layer; in no
+    layer: not before gradients are added up and sent, or at the loss that is told."""
+    layer: str = ""
+    """Its name; "": the model itself, behind its layers."""
+    kind: str = ""
+    """Its class."""
 
 
 class StepAgain(Frozen):
@@ -139,6 +159,8 @@ class StepAgain(Frozen):
     """After the trial; of a kept one in the trial."""
     apart: tuple[Apart, ...] = ()
     """Empty: a scaled gradient overflowed."""
+    place: Place | None = None
+    """Of a loss or gradient that differs, on the first rank on which a layer does; None: not looked for."""
 
 
 class ScoreAgain(Frozen):

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from repro.core.frozen import Frozen
 from repro.core.numbers import percent_above
+from repro.record.log.facts import Place
 from repro.record.result.step_causes import (
     EXPLAINED,
     LIKE,
@@ -21,6 +22,8 @@ from repro.record.result.step_causes import (
     STATEFUL,
     UPDATE_CAUSE,
     factor_cause,
+    names_of,
+    place_cause,
 )
 
 
@@ -281,6 +284,9 @@ class OtherStep(Worded):
     """Another loss, gradient or update that it equals (`log.facts.Apart`)."""
     shares: tuple[float, ...] = ()
     until: str = ""
+    differing: tuple[str, ...] = ()
+    differ: int = 0
+    place: Place | None = None
     loss_right: bool = False
     """The loss of the same step is the harness's own up to rounding."""
     processes: int
@@ -294,15 +300,25 @@ class OtherStep(Worded):
                 f"{self.limit:g}): {self._cause()}")
 
     def _cause(self) -> str:
-        """Return the likely cause."""
-        if self.like:
+        """Return the likely cause, and which tensors differ."""
+        return self._likely() + names_of(self.differing, self.differ)
+
+    def _likely(self) -> str:
+        found = self.what in ("loss", "gradient") and self.place is not None
+        if self.like == "multiples":
+            factor = factor_cause(self.ratio, self.processes, self.accumulation) if self.what == "gradient" else (
+                f"{self.ratio:.4g} times it")
+            return f"{factor}; each tensor is a multiple of the right one, {self._range()}"
+        if self.like and not (self.like == "masks" and found):
             words = LIKE.get(self.like, f"it is that of {self.like} alone").format(self._shares())
             return words + STATEFUL * (self.what == "loss")
+        explained = abs(self.apart - abs(self.ratio - 1)) <= EXPLAINED * self.apart
+        if self.place is not None and found and (self.what == "loss" or not explained):
+            return f"{place_cause(self.place, of_loss=self.what == 'loss')}{STATEFUL}"
         if self.what == "loss":
             return f"{OTHER_FORWARD}{STATEFUL}"
         if self.what == "buffer":
             return f"it follows the samples otherwise (another momentum, another variance, or not at all){STATEFUL}"
-        explained = abs(self.apart - abs(self.ratio - 1)) <= EXPLAINED * self.apart
         if self.what == "gradient" and not explained:
             right = ["the reported loss"] * self.loss_right
             right += [f"all gradients after that of {self.until!r}"] * bool(self.until)
@@ -314,8 +330,13 @@ class OtherStep(Worded):
             return f"{self.ratio:.4g} times it: another rate, dampening, decay or limit of clipping"
         return factor_cause(self.ratio, self.processes, self.accumulation)
 
+    def _range(self) -> str:
+        return "from {:.3g} to {:.3g} times".format(*self.shares)
+
     def _shares(self) -> str:
         """Return how often the gradient of an update, or at most eight parts of a gradient, count."""
+        if self.like == "gradients":
+            return self._range()
         if self.what == "update":
             return "".join(f"{share:.3g}" for share in self.shares)
         each = max(1, len(self.shares) // self.processes)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from repro.record.log.facts import Place
+
 NOTHING, NEAR, EXPLAINED = 1e-3, 0.02, 0.2
 """Largest ratio that is none, largest distance from a factor that is this factor, and the share of a difference that a
 factor may leave open."""
@@ -15,6 +19,8 @@ LIKE = {
     "last": "it is that of the last micro-batch alone",
     "parts": "it is another mean of the ranks and micro-batches, which count so many times: {}",
     "gradient": "the gradient in it counts {} times: another limit of clipping, or dampening",
+    "gradients": "the gradient in it counts another number of times in each tensor, {}: clipping of some tensors or of "
+                 "each one alone, or rates of their own",
     "decayed": "it differs by a share of the weights: weight decay where there is none, or another one",
     "bfloat16": "it is that in bfloat16",
     "float32": "it is that in float32",
@@ -42,3 +48,28 @@ def factor_cause(ratio: float, processes: int, accumulation: int) -> str:
              (1 / accumulation, "one micro-batch alone contributes, or it is averaged twice"))
     near = [words for factor, words in known if factor != 1 and abs(ratio / factor - 1) < NEAR]
     return "; or ".join(dict.fromkeys(near)) or f"{ratio:.4g} times it"
+
+
+def place_cause(place: Place, *, of_loss: bool) -> str:
+    """Return where a loss, or a gradient, begins to differ."""
+    layer = f"layer {place.layer!r} ({place.kind})" if place.layer else "the model behind its layers"
+    return {
+        "input": f"what goes into {layer} is the first that differs: it is changed before it",
+        "output": f"what {layer} computes is the first that differs: it has another function or mode, other weights or "
+                  "other random numbers",
+        "loss": "what all layers compute is right: the loss is another one, or of changed outputs",
+        "backward": f"the way back through {layer} is the first that differs: what it computes is right, and its "
+                    "gradient is not",
+        "nowhere": "all layers compute it rightly, forwards and backwards: "
+                   + ("the loss that is told is another one" if of_loss else
+                      "it is changed where it is added up, averaged or sent"),
+    }[place.at]
+
+
+def names_of(differing: Sequence[str], differ: int) -> str:
+    """Return which tensors differ; "": all of them."""
+    if not differ:
+        return ""
+    named = ", ".join(map(repr, differing))
+    return f"; it is so in {named} and {differ - len(differing)} more" if differ > len(differing) else (
+        f"; only in {named}")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE, factor_cause
+from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE, factor_cause, place_cause
 from repro.seams.training import Precision
 from repro.suite.kinds.training import TrainingConfig
 from repro.worker.gate.difference import (
@@ -71,8 +71,20 @@ def check_input(pair: Pair, index: int) -> Difference | None:
 
 def check_loss(pair: Pair, index: int) -> Difference | None:
     step, theirs = pair.reference.steps[index], pair.reference.loss[index]
-    return first(compare_number("loss", step, trace.loss[index], theirs, pair.tolerances[index])
-                 for trace in pair.ranks)
+    return _placed(pair, first(compare_number("loss", step, trace.loss[index], theirs, pair.tolerances[index])
+                               for trace in pair.ranks))
+
+
+def check_gradient(pair: Pair, index: int) -> Difference | None:
+    return _placed(pair, check_series(pair, index, "gradient"))
+
+
+def _placed(pair: Pair, found: Difference | None) -> Difference | None:
+    """Return a difference of the first step with the place where it begins, on the first rank on which a layer does."""
+    places = [trace.place for trace in pair.ranks if trace.place is not None]
+    if found is None or found.step != pair.reference.steps[0] or not places:
+        return found
+    return replace(found, place=next((place for place in places if place.at != "nowhere"), places[0]))
 
 
 def check_updates(pair: Pair, index: int) -> Difference | None:
@@ -95,7 +107,7 @@ def check_series(
 
 
 STEP_CHECKS: Mapping[str, Check] = {
-    "input": check_input, "loss": check_loss, "gradient": lambda pair, index: check_series(pair, index, "gradient"),
+    "input": check_input, "loss": check_loss, "gradient": check_gradient,
     "weight": lambda pair, index: check_series(pair, index, "weight", max(pair.tolerances[index], pair.rounding)),
     "update": check_updates,
 }
@@ -267,6 +279,8 @@ def likely_cause(found: Difference, processes: int, accumulation: int) -> str:
     """Return what a difference of loss, gradient, weights or update looks like; "": nothing known."""
     if found.step == 0 or found.check not in ("loss", "gradient", "weight", "update"):
         return ""
+    if found.place is not None and not math.isfinite(found.ratio):
+        return place_cause(found.place, of_loss=found.check == "loss")
     if found.check == "loss":
         return ("the model computes in another mode or type, or it is the loss of other samples" if found.step == 1 else
                 "the model computes in another mode or type, or what is not compared, such as a buffer, differs")
@@ -337,7 +351,7 @@ def judge_precision(
         "initial weights": check_initial(pair),
         "input": first(check_input(pair, step) for step in range(len(reference.loss))),
         "loss": check_loss(pair, 0),
-        "gradient": check_series(pair, 0, "gradient") if finite else None,
+        "gradient": check_gradient(pair, 0) if finite else None,
         "update": (check_series(pair, 0, "update", max(min(1.0, NARROW_UPDATE * tolerance), rounding))
                    if finite else None)
         or _check_sizes(pair),

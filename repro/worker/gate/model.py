@@ -50,14 +50,19 @@ def prepare(parts: TrainingParts, ranks: int, device: str) -> None:
     Raises:
         TrialError: the model still draws random numbers.
     """
-    cut_dropout(parts.model)
-    if parts.without_randomness is not None:
-        parts.without_randomness(parts.model)
+    make_plain(parts.model, parts)
     with _moved(parts.model, device):
         refuse_randomness(parts, device)
     if ranks > 1:
         keep_rank_0_buffers(parts.model, ranks)
     parts.loss = ScaledLoss(parts.loss)
+
+
+def make_plain(model: torch.nn.Module, parts: TrainingParts) -> None:
+    """Turn the random layers of a model off."""
+    cut_dropout(model)
+    if parts.without_randomness is not None:
+        parts.without_randomness(model)
 
 
 @contextmanager

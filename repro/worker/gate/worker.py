@@ -6,6 +6,7 @@ import hashlib
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,16 @@ import numpy as np
 
 from repro.core.files import write_text
 from repro.core.random_streams import Streams
+from repro.record.log.facts import Place
 from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
+from repro.seams.workload import map_tensors
 from repro.suite.kinds.training_options import GateOptions
 from repro.suite.model import Trial
 from repro.worker.evaluation import OwnModel, share_batches
-from repro.worker.gate.model import ScaledLoss, prepare
+from repro.worker.gate.model import ScaledLoss, make_plain, prepare
 from repro.worker.gate.trace import AGED_STEPS, Evaluation, Kind, Measure, Step, Trace, measured_steps
 from repro.worker.input.data_order import SampleOrder
+from repro.worker.layer_trace import LayerTrace, traced, where_it_begins
 from repro.worker.memory import naming_out_of_memory
 from repro.worker.serve import serve
 from repro.worker.setup import RankPlace, Started, make_job, read_trial, start_session, warm_up
@@ -78,6 +82,7 @@ class Recorder:
         self.fed: list[tuple[str, ...]] = []
         self.losses: list[float] = []
         self._optimizer: dict[str, str] = {}
+        self._place: Place | None = None
 
     def record(self, kind: Kind, steps: Sequence[Step]) -> Trace:
         """Take all steps and return what was measured."""
@@ -100,7 +105,8 @@ class Recorder:
             rank=self.job.rank, steps=tuple(step.number for step in steps), fed=tuple(self.fed),
             loss=tuple(self._mean(self.losses)), initial=initial, gradients=self.measures.series("gradient"),
             weights=self.measures.series("weight"), updates=self.measures.series("update"),
-            effective=self.session.effective(), evaluations=tuple(evaluations), optimizer=self._optimizer, **facts,
+            effective=self.session.effective(), evaluations=tuple(evaluations), optimizer=self._optimizer,
+            place=self._place, **facts,
         )
 
     def _batches(self, number: int, ragged: bool = False) -> list[Batch]:
@@ -117,7 +123,11 @@ class Recorder:
         self.fed.append(tuple(batch_sha256(batch) for batch in batches))
         self.loss.factor, self.loss.whole = step.factor, self.job.micro_batch if step.ragged else 0
         if step.split:
-            self.losses.append(float(self.session.backward(batches)))
+            kept = map_tensors(batches, lambda tensor: tensor.clone()) if step.number == 1 else []
+            with traced(self.parts.model if kept and self.turns == 1 else None, self.trial.training) as layers:
+                self.losses.append(float(self.session.backward(batches)))
+            if layers is not None:
+                self._place = self._first_place(layers, kept)
             self.measures.add("gradient", self.session.gradients().items())
             self.session.update(rate)
         else:
@@ -126,6 +136,24 @@ class Recorder:
         before, self.weights = self.weights, self.session.weights()
         self.measures.add("weight", self.weights.items())
         self.measures.add("update", ((name, array - before.pop(name)) for name, array in self.weights.items()))
+
+    def _first_place(self, theirs: LayerTrace, batches: Sequence[Batch]) -> Place | None:
+        """Return where the first step begins to differ from that of the harness's own model."""
+        from repro.engines.plain.session import as_array
+
+        functions = self.started.functions
+        assert functions is not None
+        with suppress(Exception):  # where a difference begins is no part of whether there is one
+            own = OwnModel(self.trial, self.job, functions)
+            make_plain(own.model, functions)
+            own.load(self.weights, {name: as_array(buffer) for name, buffer in own.model.named_buffers()})
+            own.model.train()
+            ours = LayerTrace(own.model)
+            with ours.watching():
+                for batch in batches:
+                    own.loss(batch).backward()
+            return where_it_begins(theirs, ours)
+        return None
 
     def _age(self, last: int) -> dict[str, Any]:
         losses = [float(self.session.step(self._batches(last + 1 + index), 0.0)) for index in range(AGED_STEPS)]

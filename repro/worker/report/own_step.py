@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from repro.record.log.facts import Apart
+from repro.record.log.facts import Apart, Place
 from repro.seams.training import Batch, TrainingParts
-from repro.seams.workload import call_model, map_tensors
+from repro.seams.workload import map_tensors
 from repro.worker.evaluation import OwnModel
+from repro.worker.layer_trace import LayerTrace, where_it_begins
 from repro.worker.report.step_difference import (
     SUSPECT,
     UNEXPLAINED,
@@ -62,6 +63,8 @@ class Found:
     """The full mean gradient before clipping, float32."""
     buffers: Mapping[str, np.ndarray] | None = None
     """Of this rank, after the backward pass; None: not kept."""
+    layers: LayerTrace | None = None
+    """None: not traced."""
 
 
 class OwnStep:
@@ -77,6 +80,10 @@ class OwnStep:
         self.stepped: dict[str, torch.nn.Parameter] = {}
         self.newest: dict[str, np.ndarray] = {}
         """The mean gradient of the step before, on the first rank."""
+        self.layers: LayerTrace | None = None
+        """Of the newest step."""
+        self.place: Place | None = None
+        """Where the newest step begins to differ; on the first rank."""
         self.moved: dict[str, np.ndarray] = {}
         """The buffers after the newest step, where they are numbers with a fraction."""
         self.unused: set[str] = set()
@@ -103,6 +110,8 @@ class OwnStep:
         session = self.session
         own_loss, own_gradients = self._gradients(begun)
         told = session.gather((found.loss, own_loss, self.problem))
+        begins: list[Place | None] = session.gather(self._where(found.layers))
+        self.place = next((place for place in begins if place and place.at != "nowhere"), begins[0])
         losses, before, first = [pair[:2] for pair in told], self.newest, self.job.rank == 0
         worst = Worst("gradient", self.job.precision.loss_scaling is not None)
         if any(problem for _, _, problem in told) or not np.isfinite([pair[1] for pair in losses]).all():
@@ -126,6 +135,7 @@ class OwnStep:
                 likes = {f"rank {rank}": share[0] for rank, share in enumerate(shares)} if len(shares) > 1 else {}
                 worst.could_be_of(theirs, parts_of(shares, self.job.accumulation))
                 likes |= {"last": last[0]} if last else {}
+                worst.could_be_multiple(name, "multiples", theirs, whole)
                 if before:
                     likes |= {"late": before.get(name, whole), "kept": whole + before.get(name, 0)}
                 worst.could_be(name, theirs, likes | changed(theirs, whole, begun.weights[name]))
@@ -134,6 +144,11 @@ class OwnStep:
             for name, array in self.moved.items():
                 buffers.add(name, found.buffers[name], array)
         return [loss, *gradient, *buffers.found()] if gradient else []
+
+    def _where(self, theirs: LayerTrace | None) -> Place | None:
+        with suppress(Exception):  # where a difference begins is no part of whether there is one
+            return where_it_begins(theirs, self.layers) if theirs and self.layers else None
+        return None
 
     def _like_loss(self, begun: Begun, losses: Sequence[Sequence[float]]) -> str:
         """Return what the ranks' mean loss is like, alike on all ranks; all take part."""
@@ -162,12 +177,8 @@ class OwnStep:
                 own.model.train(training)
                 if like != "masks":
                     begun.reseed()
-                values = []
-                for inputs, targets in map_tensors(begun.batches, lambda tensor: tensor.clone()):
-                    with numbers:
-                        outputs = call_model(own.model, own.numerics.inputs(inputs))
-                    values.append(float(own.functions.loss(own.numerics.outputs(outputs), targets)))
-                found[like] = float(np.mean(values))
+                found[like] = float(np.mean([float(own.loss(batch, numbers)) for batch in map_tensors(
+                    begun.batches, lambda tensor: tensor.clone())]))
         return found
 
     def _gradients(self, begun: Begun) -> tuple[float, dict[str, tuple[np.ndarray, ...]]]:
@@ -185,15 +196,14 @@ class OwnStep:
             own.model.train()
             own.model.zero_grad()
             begun.reseed()
-            share = 1 / len(begun.batches)
-            for place, (inputs, targets) in enumerate(begun.batches):
+            share, self.layers = 1 / len(begun.batches), LayerTrace(own.model)
+            for place, batch in enumerate(begun.batches):
                 if place and place == len(begun.batches) - 1:
                     earlier = self._taken(begun.weights, scale)
-                with own.numerics.autocast():
-                    outputs = call_model(own.model, own.numerics.inputs(inputs))
-                loss = own.functions.loss(own.numerics.outputs(outputs), targets)
-                total += float(loss.detach()) * share
-                (loss * (scale * share)).backward()  # type: ignore[no-untyped-call]
+                with self.layers.watching():
+                    loss = own.loss(batch)
+                    total += float(loss.detach()) * share
+                    (loss * (scale * share)).backward()
             self.moved = {name: as_array(buffer) for name, buffer in own.model.named_buffers()
                           if buffer.is_floating_point()}
             self.unused = {name for name, parameter in own.model.named_parameters() if parameter.grad is None}
@@ -232,6 +242,8 @@ class OwnStep:
             for name in suspects:
                 worst.could_be(name, theirs[name], changed(theirs[name], whole[name], weights[name]) | {
                     "narrow": in_bfloat16(weights[name] + whole[name]) - weights[name]})
+                if not self.job.optimizer.linear:
+                    worst.could_be_multiple(name, "multiples", theirs[name], whole[name])
             with suppress(Exception):
                 for like, updates in self._other_updates(kept, weights, gradients, rate) if suspects else ():
                     for name in suspects:

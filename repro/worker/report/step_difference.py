@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from repro.record.log.facts import Apart
+from repro.record.log.facts import MOST_NAMES, Apart
 
 FLOOR = 1e-4
 """Share of the norm of the whole gradient, or update, that is added to that of a tensor: one whose true gradient is 0,
@@ -20,6 +20,8 @@ UNEXPLAINED = 0.1
 """Largest share of a difference that a resemblance may leave unexplained."""
 LEAST_SIZE = 8
 """Numbers of a tensor below which a change fits by chance."""
+ALIKE = 0.01
+"""Relative difference of factors that are one."""
 MOST_PARTS = 16
 """Parts of a gradient above which no other mean of them is looked for."""
 CHUNK = 1 << 20
@@ -38,7 +40,8 @@ class Worst:
         """Name, norm of the difference, own norm, product of both tensors."""
         self.squares: dict[str, Counter[str]] = {}
         """Name -> squared difference of a tensor from what it could be instead; "": from the own one."""
-        self.differing: set[str] = set()
+        self.factors: dict[str, list[float]] = {}
+        """What tensors that differ could be multiples of -> the factor of each."""
         self.products: Any = 0.0
         """Of the parts that such tensors may be sums of, and of the tensor: a matrix, summed over tensors."""
 
@@ -51,14 +54,23 @@ class Worst:
         apart, norm = norm_of(theirs - ours), norm_of(ours)
         self.rows.append((name, apart if np.isnan(apart) else max(0.0, apart - floor), norm,
                           float(np.sum(theirs.astype(np.float64) * ours))))
-        differs = bool(np.isfinite(apart)) and apart - floor > SUSPECT * norm
-        self.differing |= {name} if differs else set()
-        return differs
+        return bool(np.isfinite(apart)) and apart - floor > SUSPECT * norm
 
     def could_be(self, name: str, theirs: np.ndarray, likes: Mapping[str, np.ndarray]) -> None:
         """Add what a tensor that differs could be instead."""
         self.squares.setdefault(name, Counter()).update(
             {like: norm_of(theirs - array)**2 for like, array in likes.items()})
+
+    def could_be_multiple(
+        self, name: str, like: str, theirs: np.ndarray, ours: np.ndarray, beside: np.ndarray | float = 0.0
+    ) -> None:
+        """Add that a tensor that differs could be a multiple of the own one, with a factor of its own, plus `beside`.
+        """
+        part, square = ours - beside, norm_of(ours - beside)**2
+        fits = ours.size >= LEAST_SIZE and square
+        factor = float(np.sum((theirs - beside).astype(np.float64) * part)) / square if fits else 1.0
+        self.factors.setdefault(like, []).append(factor)
+        self.could_be(name, theirs, {like: factor * part + beside})
 
     def could_be_of(self, theirs: np.ndarray, parts: Sequence[np.ndarray]) -> None:
         """Add parts of which a tensor that differs could be another sum; the own one is theirs, each taken once."""
@@ -96,15 +108,24 @@ class Worst:
         total = Counter[str]()
         for square in self.squares.values():
             total.update(square)
-        like, shares = min(total, key=lambda kind: (total[kind], kind), default=""), tuple[float, ...]()
-        # It explains all tensors together and the one that is named.
-        if any(one[like] >= UNEXPLAINED**2 * one[""] for one in (total, self.squares.get(name, total))):
+        differing = [row[0] for row in self.rows if row[1] > SUSPECT * (row[2] + least)]
+        kinds = sorted(total, key=lambda kind: (kind in self.factors, total[kind], kind))
+        both = total, self.squares.get(name, total)  # it explains all tensors together and the one that is named
+        like = next((kind for kind in kinds if all(one[kind] < UNEXPLAINED**2 * one[""] for one in both)), "")
+        shares: tuple[float, ...] = ()
+        if not like:
             shares = self._shares(total[""])
             like = ("gradient" if self.what == "update" else "parts") if shares else ""
-        last = [row[0] for row in self.rows if row[0] in self.differing][-1:]
+        elif like in self.factors:
+            factors = self.factors[like] + [1.0] * (len(differing) < len(self.rows))
+            shares = (short(min(factors)), short(max(factors)))
+            if np.ptp(factors) < ALIKE * max(map(abs, factors)):  # one factor for all
+                like, shares = ("gradient", shares[:1]) if like == "gradients" else ("", ())
+        until = differing[-1] if differing and differing[-1] != self.rows[-1][0] else ""
+        few = len(differing) < len(self.rows)
         return [Apart(what=self.what, name=name, apart=short(apart / (norm + least)),
-                      ratio=short(along / max(norm**2, 1e-300)), like=like, shares=shares,
-                      until=last[0] if last and last[0] != self.rows[-1][0] else "")]
+                      ratio=short(along / max(norm**2, 1e-300)), like=like, shares=shares, until=until,
+                      differ=len(differing) * few, differing=tuple(differing[:MOST_NAMES * few]))]
 
 
 def changed(theirs: np.ndarray, ours: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:

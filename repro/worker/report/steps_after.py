@@ -25,8 +25,10 @@ from repro.suite.kinds.training import TrainingConfig
 from repro.suite.kinds.training_options import GateOptions
 from repro.worker.evaluation import share_batches
 from repro.worker.kept_steps import KeptStep, has_a_gradient
+from repro.worker.layer_trace import traced
 from repro.worker.report.final_checks import assemble
 from repro.worker.report.own_step import Begun, Found, OwnStep
+from repro.worker.report.step_difference import SUSPECT
 from repro.worker.setup import TrialContext
 from repro.worker.steps import TimedSteps
 
@@ -133,8 +135,11 @@ def _step(
                   map_tensors(batches, lambda tensor: tensor.clone()),  # a model may change its inputs in place
                   lambda: _seed(context.job.device, seed))
     begun.reseed()
-    found = Found(float(session.backward(batches)), session.gradients(), session.buffers())
-    apart = own.compare_gradient(begun, found)
+    parts = context.started.parts
+    with traced(parts.model if parts is not None else None, context.choices) as layers:
+        loss = float(session.backward(batches))
+    gradients = session.gradients()
+    apart = own.compare_gradient(begun, Found(loss, gradients, session.buffers(), layers))
     if apart is None:
         return None
     if updates:
@@ -142,9 +147,10 @@ def _step(
         session.update(rate)
         weights.update(session.weights())
         # The loss scale may have overflowed, which leaves the update out.
-        if apart and _finite(found.gradients):
-            apart += own.compare_update(begun.weights, found.gradients, weights, rate)
-    return StepAgain(number=number, apart=tuple(apart))
+        if apart and _finite(gradients):
+            apart += own.compare_update(begun.weights, gradients, weights, rate)
+    differs = any(item.apart > SUSPECT for item in apart)
+    return StepAgain(number=number, apart=tuple(apart), place=own.place if differs else None)
 
 
 def _steps_within(

@@ -8,7 +8,7 @@ import pytest
 
 from repro.comm.algorithms.ring import Ring
 from repro.comm.algorithms.tree import ReductionTree
-from repro.comm.cost_model import fit_parameters
+from repro.comm.cost_model import fit_parameters, fit_robustly
 from repro.comm.schedule import Transfer
 from repro.papers.predict.formula import computation_ratio, expected_maximum, interpolated, speed_up
 from repro.papers.predict.sharing import cost_by_class, nccl_cost, shared_path
@@ -74,6 +74,13 @@ def test_messages_share_the_link_of_their_node() -> None:
     assert shared_path(items[2:], [0, 0, 1, 1], 1, 0.25) == pytest.approx((0, 100), abs=1e-6)
 
 
+def test_what_a_node_sends_to_itself_together_is_added_up() -> None:
+    both = [Transfer(0, 0, 1, 0, 100, False), Transfer(0, 1, 0, 0, 100, False)]
+    for together, size in ((False, 100), (True, 200)):
+        assert cost_by_class(both, [0, 0], 1, together)[1].path_bytes == size
+        assert shared_path(both, [0, 0], 1, 0.25, together) == pytest.approx((0, size), abs=1e-6)
+
+
 @pytest.mark.parametrize(("kind", "ranks", "nodes", "between", "within"), [
     ("ring", 8, 1, (0, 0), (14, 1750)), ("ring", 16, 2, (2, 1875), (28, 0)), ("tree", 8, 1, (0, 0), (14, 2000)),
     ("tree", 32, 4, (4, 2000), (14, 0)),
@@ -90,3 +97,12 @@ def test_four_parameters_are_fitted() -> None:
     true = (0.5, 0.25, 1.0, 0.125)
     seconds = [sum(a * b for a, b in zip(row, true, strict=True)) for row in rows]
     assert fit_parameters(rows, seconds, 4) == pytest.approx(true)
+
+
+def test_a_sample_that_fits_no_other_is_left_aside_and_no_link_is_faster_than_stated() -> None:
+    rows, true = [(1, 10), (1, 20), (1, 40), (1, 60), (1, 80)], (2.0, 0.5)
+    seconds = [sum(a * b for a, b in zip(row, true, strict=True)) for row in rows]
+    seconds[1] *= 3
+    assert fit_robustly(rows, seconds, (0.0, 0.0)) == pytest.approx(true)
+    assert fit_robustly(rows, seconds, (0.0, 0.6))[1] == pytest.approx(0.6)
+    assert fit_parameters(rows, seconds, 2) != pytest.approx(true, rel=0.2)

@@ -18,7 +18,7 @@ from repro.core.random_streams import Streams
 from repro.engines.precisions import Bf16Autocast, Fp16Autocast, Fp32
 from repro.optimizers.rules import Sgd
 from repro.record.derive.effective import find_contradictions, find_other_steps
-from repro.record.log.facts import Apart, LedgerNote, RankLedger, ScoreAgain, StepAgain, StepsAgain, WeightsAt
+from repro.record.log.facts import Apart, LedgerNote, Place, RankLedger, ScoreAgain, StepAgain, StepsAgain, WeightsAt
 from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE
 from repro.seams.training import Batch, Held, Job, Precision, TrainingParts
 from repro.worker.ledger import TrainingLedger
@@ -369,9 +369,9 @@ def judged(apart: float, ratio: float = 1.0, what: Any = "gradient", **changes: 
         engine=SimpleNamespace(get=lambda _: SimpleNamespace(rounds_what_it_sends=changes.get("rounds", False))),
         workload=SimpleNamespace(get=lambda _: SimpleNamespace(ranges={"top1": (0.0, 1.0)})))
     name = "" if what == "loss" else "0.weight"
-    named = {key: changes[key] for key in ("like", "shares", "until") if key in changes}
-    steps = [StepAgain(number=number, apart=(Apart(what=what, name=name, apart=size, ratio=ratio, **named),))
-             for number, size in ((1, 6e-8), (2, apart))]
+    named = {key: changes[key] for key in ("like", "shares", "until", "differing", "differ") if key in changes}
+    steps = [StepAgain(number=number, apart=(Apart(what=what, name=name, apart=size, ratio=ratio, **named),),
+                       place=changes.get("place")) for number, size in ((1, 6e-8), (2, apart))]
     again = StepsAgain(updates=True, steps=tuple(steps), scores=changes.get("scores", ()))
     return [item.words for item in find_other_steps(choices, again)]
 
@@ -453,10 +453,36 @@ def test_another_mean_of_the_parts_is_named_with_its_shares() -> None:
     assert " (right: all gradients after that of 'first'), or" in judged(0.3, until="first")[0]
 
 
+def test_tensors_with_factors_of_their_own_are_told_from_one_factor() -> None:
+    arrays = np.random.default_rng(4).normal(size=(3, 8, 6)).astype(np.float32)
+    for factors, like, shares in (((2.0, 2.0, 2.0), "", ()), ((2.0, 1.0, 1.0), "multiples", (1.0, 2.0)),
+                                  ((0.5, 0.25, 1.0), "multiples", (0.25, 1.0))):
+        worst = Worst("gradient")
+        for place, (factor, array) in enumerate(zip(factors, arrays, strict=True)):
+            if worst.add(str(place), factor * array, array):
+                worst.could_be(str(place), factor * array, changed(factor * array, array, arrays[0] + 1))
+                worst.could_be_multiple(str(place), "multiples", factor * array, array)
+        found, = worst.found()
+        assert (found.like, found.shares) == (like, shares), found
+        count = sum(factor != 1 for factor in factors)
+        assert (found.differ, len(found.differing)) == (count % 3, count % 3)
+    words, = judged(1.0, ratio=2.0, like="multiples", shares=(1.0, 2.0), differing=("0.weight",), differ=1)
+    assert words.endswith("from 1 to 2 times; only in '0.weight'") and "summed over the micro-batches" in words
+
+
+def test_a_layer_that_differs_is_the_cause_where_no_factor_or_likeness_is_known() -> None:
+    place = Place(at="backward", layer="6", kind="ReLU")
+    assert "the way back through layer '6' (ReLU) is the first" in judged(0.3, place=place)[0]
+    assert "summed over the ranks" in judged(3.0, ratio=4.0, place=place)[0]
+    assert "rank 1 alone" in judged(0.3, like="rank 1", place=place)[0]
+    masks = Place(at="output", layer="7", kind="Dropout")
+    assert "what layer '7' (Dropout) computes" in judged(0.3, what="loss", like="masks", place=masks)[0]
+
+
 @pytest.mark.parametrize(("like", "ran"), [
     ("", {}), ("nesterov", {"nesterov": True}), ("decayed", {"weight_decay": 0.0}),
     ("forgotten", None), ("unclipped", {"clip": None}), ("narrow", {"rounds": True}),
-    ("gradient", {"clip": 0.5})])
+    ("gradient", {"clip": 0.5}), ("gradients", {"each": True})])
 def test_an_update_of_another_rule_is_named_like_that_rule(like: str, ran: dict[str, Any] | None) -> None:
     asked = Sgd(lr=0.1, momentum=0.9, weight_decay=0.1)
     own: Any = SimpleNamespace(job=SimpleNamespace(device="cpu", optimizer=asked), clip=1.0, rule=None, stepped={},
@@ -465,7 +491,7 @@ def test_an_update_of_another_rule_is_named_like_that_rule(like: str, ran: dict[
     for name in ("_rule", "_updates", "_other_updates"):
         setattr(own, name, getattr(OwnStep, name).__get__(own))
     options = {"clip": 1.0} | (ran or {})
-    clip, rounds = options.pop("clip"), options.pop("rounds", False)
+    clip, rounds, each = options.pop("clip"), options.pop("rounds", False), options.pop("each", False)
     theirs = {name: torch.nn.Parameter(item.detach().clone()) for name, item in own.model.model.named_parameters()}
     rule = asked.model_copy(update=options).build([*theirs.items()])
     draw = np.random.default_rng(3)
@@ -477,7 +503,8 @@ def test_an_update_of_another_rule_is_named_like_that_rule(like: str, ran: dict[
         for name, item in theirs.items():
             item.grad = torch.from_numpy(gradients[name].copy())
         if clip:
-            torch.nn.utils.clip_grad_norm_(theirs.values(), clip)
+            for items in [[item] for item in theirs.values()] if each else [theirs.values()]:
+                torch.nn.utils.clip_grad_norm_(items, clip)
         rule.step()
         after = {name: (item.bfloat16().float() if rounds else item).detach().numpy() for name, item in theirs.items()}
         found, = OwnStep.compare_update(own, weights, gradients, after, 0.1)

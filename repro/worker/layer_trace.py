@@ -1,0 +1,144 @@
+"""What goes through the layers of a model in one step, of an engine and of the harness: the first that differs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from repro.record.log.facts import Place
+from repro.seams.workload import tensors_in
+from repro.suite.kinds.training import TrainingConfig
+
+if TYPE_CHECKING:
+    import torch
+
+ROUNDED = 1e-5
+"""Relative difference up to which two tensors are the same, as far as rounding of float32 goes."""
+SMALL = 0.02
+"""The same as a share of the largest difference in the step, which begins in the layer where it first has some size."""
+SEED = 20
+"""Of the directions on which tensors are projected."""
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of one layer, and the norms and projections of its tensors, on their device."""
+
+    name: str
+    kind: str
+    """Name of its class."""
+    inputs: list[torch.Tensor]
+    outputs: list[torch.Tensor]
+    gradients: list[torch.Tensor] = field(default_factory=list)
+    """Of the loss with respect to its outputs."""
+
+
+class LayerTrace:
+    """The calls of the layers of a model, in the order in which they end."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._names = {module: name for name, module in model.named_modules()}
+        self._directions: dict[tuple[int, torch.device], torch.Tensor] = {}
+        self.calls: list[Call] = []
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Keep what the layers compute inside this context, forwards and backwards."""
+        from torch.nn.modules.module import register_module_forward_hook
+
+        handle = register_module_forward_hook(self._on_forward)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _on_forward(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
+        if module not in self._names:
+            return
+        with suppress(Exception):  # where a difference begins is no part of whether there is one
+            call = Call(self._names[module], type(module).__name__, self._measured(inputs), self._measured(outputs))
+            self.calls.append(call)
+            for tensor in tensors_in(outputs):
+                if tensor.requires_grad:
+                    tensor.register_hook(lambda gradient: call.gradients.extend(self._measured(gradient)))
+
+    def _measured(self, value: Any) -> list[torch.Tensor]:
+        import torch
+
+        with torch.no_grad():
+            flat = [tensor.detach().reshape(-1).float() for tensor in tensors_in(value) if tensor.is_floating_point()]
+            return [torch.stack([torch.linalg.vector_norm(tensor), tensor @ self._direction(tensor)])
+                    for tensor in flat]
+
+    def _direction(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a direction for tensors of this size, whose projections have about the size of the norm."""
+        import torch
+
+        key = len(tensor), tensor.device
+        if key not in self._directions:
+            drawn = torch.randn(len(tensor), generator=torch.Generator().manual_seed(SEED))
+            self._directions[key] = drawn.to(tensor.device)
+        return self._directions[key]
+
+
+@contextmanager
+def traced(model: torch.nn.Module | None, choices: TrainingConfig) -> Iterator[LayerTrace | None]:
+    """Trace the layers of an engine's model; not of a compiled one, which hooks would have compiled again."""
+    if model is None or choices.model_options.compile is not None:
+        yield None
+        return
+    layers = LayerTrace(model)
+    with layers.watching():
+        yield layers
+
+
+def where_it_begins(theirs: LayerTrace, ours: LayerTrace) -> Place | None:
+    """Return where a step of an engine begins to differ from the harness's own; None if their calls cannot be compared.
+    """
+    common = {call.name for call in theirs.calls} & {call.name for call in ours.calls}
+    one, other = ([call for call in trace.calls if call.name in common] for trace in (theirs, ours))
+    if not common or [call.name for call in one] != [call.name for call in other]:
+        return None
+    pairs = [*zip(one, other, strict=True)]
+    sizes = [_apart(mine.outputs, right.outputs) for mine, right in pairs]
+    least = max(ROUNDED, SMALL * max(sizes))
+    for (mine, right), size in zip(pairs, sizes, strict=True):
+        if size > least:
+            changed = _apart(mine.inputs, right.inputs) > least
+            return Place(at="input" if changed else "output", layer=mine.name, kind=mine.kind)
+    found = [item for turn in _turns(pairs) for item in _backwards(turn)]
+    least = max(ROUNDED, SMALL * max((size for size, _ in found), default=0.0))
+    return next((place for size, place in found if size > least), Place(at="nowhere"))
+
+
+def _turns(pairs: Sequence[tuple[Call, Call]]) -> Iterator[Sequence[tuple[Call, Call]]]:
+    """Yield the calls of each micro-batch: that of the model itself is the last to end."""
+    ends = [place + 1 for place, (mine, _) in enumerate(pairs) if not mine.name]
+    yield from (pairs[begin:end] for begin, end in pairwise([0, *ends]))
+
+
+def _backwards(turn: Sequence[tuple[Call, Call]]) -> Iterator[tuple[float, Place]]:
+    """Yield how the gradients at the outputs of the layers differ, from the last one on, and what lies behind each.
+
+    They are shares of the gradient at the model's outputs, since losses may be scaled.
+    """
+    ends = [call.gradients[0][0] if call.gradients else None for call in turn[-1]]
+    behind = Place(at="loss")
+    for mine, right in reversed(turn):
+        if mine.gradients and right.gradients and all(ends):
+            yield _apart(*([item / end for item in call.gradients]
+                           for call, end in zip((mine, right), ends, strict=True))), behind
+            behind = Place(at="backward", layer=mine.name, kind=mine.kind)
+
+
+def _apart(theirs: Sequence[torch.Tensor], ours: Sequence[torch.Tensor]) -> float:
+    """Return the largest relative difference of norms or projections; infinite if there are not as many."""
+    if len(theirs) != len(ours):
+        return math.inf
+    numbers = [(mine.tolist(), right.tolist()) for mine, right in zip(theirs, ours, strict=True)]
+    return max((abs(mine - right) / max(all_right[0], 1e-30) for all_mine, all_right in numbers
+                for mine, right in zip(all_mine, all_right, strict=True)), default=0.0)

@@ -1,0 +1,106 @@
+"""Where a step begins to differ: the first layer, forwards, then backwards."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from repro.record.log.facts import Place
+from repro.record.result.step_causes import names_of, place_cause
+from repro.worker.layer_trace import LayerTrace, where_it_begins
+
+Change = Callable[[torch.nn.Sequential], None]
+
+
+class Leaking(torch.autograd.Function):
+    """ReLU whose gradient leaks a little where it is off."""
+
+    @staticmethod
+    def forward(context: Any, inputs: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(inputs)
+        return inputs.relu()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        inputs, = context.saved_tensors
+        return torch.where(inputs > 0, gradient, 0.05 * gradient)
+
+
+def build() -> torch.nn.Sequential:
+    torch.manual_seed(3)
+    body = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.GroupNorm(2, 4), torch.nn.ReLU(inplace=True))
+    return torch.nn.Sequential(body, torch.nn.Flatten(), torch.nn.Dropout(0.2), torch.nn.Linear(144, 10))
+
+
+def train(model: torch.nn.Module, factor: float = 1.0, smoothing: float = 0.0, calls: int = 2) -> LayerTrace:
+    """Compute gradients of micro-batches, `factor` times as large."""
+    trace, generator = LayerTrace(model), torch.Generator().manual_seed(4)
+    torch.manual_seed(5)
+    with trace.watching():
+        for _ in range(calls):
+            inputs = torch.randn(6, 1, 8, 8, generator=generator)
+            targets = torch.randint(0, 10, (6,), generator=generator)
+            (factor * functional.cross_entropy(model(inputs), targets, label_smoothing=smoothing)).backward()
+    return trace
+
+
+def replaced(function: Callable[[Any], Any], layer: int) -> Change:
+    def change(model: torch.nn.Sequential) -> None:
+        body: Any = model[0]
+        body[layer].forward = function
+
+    return change
+
+
+def scaled_norm(inputs: torch.Tensor) -> torch.Tensor:
+    return 1.001 * functional.group_norm(inputs, 2)
+
+
+@pytest.mark.parametrize(("change", "place"), [
+    (replaced(scaled_norm, 1), Place(at="output", layer="0.1", kind="GroupNorm")),
+    (replaced(lambda inputs: Leaking.apply(inputs), 2), Place(at="backward", layer="0.2", kind="ReLU")),
+    (lambda model: model[2].eval(), Place(at="output", layer="2", kind="Dropout")),
+    (lambda model: model[3].bias.data.add_(0.01), Place(at="output", layer="3", kind="Linear")),
+    (lambda model: model[1].register_forward_hook(lambda *call: 1.01 * call[2]),
+     Place(at="input", layer="2", kind="Dropout")),
+    (lambda model: model[0].register_forward_pre_hook(lambda _, inputs: (inputs[0] + 0.01,)),
+     Place(at="input", layer="0.0", kind="Conv2d")),
+    (lambda model: model.register_forward_hook(lambda *call: 10 * torch.tanh(call[2] / 10)), Place(at="loss")),
+    (lambda model: model[3].weight.register_hook(lambda gradient: 2 * gradient), Place(at="nowhere")),
+], ids=["norm", "leak", "mode", "weights", "hook", "inputs", "outputs", "parameter"])
+def test_the_first_layer_that_differs_is_named(change: Change, place: Place) -> None:
+    model, right = build(), build()
+    change(model)
+    assert where_it_begins(train(model), train(right)) == place
+
+
+def test_a_scaled_loss_is_no_other_one_and_another_loss_is() -> None:
+    right = train(build())
+    assert where_it_begins(train(build(), factor=1024.0), right) == Place(at="nowhere")
+    assert where_it_begins(train(build(), smoothing=0.1), right) == Place(at="loss")
+
+
+def test_other_calls_of_the_layers_are_not_compared() -> None:
+    right = train(build())
+    assert where_it_begins(train(build(), calls=1), right) is None
+    assert where_it_begins(LayerTrace(build()), right) is None
+
+
+def test_a_wrapper_around_a_layer_is_passed_over() -> None:
+    model = build()
+    model[1] = torch.nn.Sequential(copy.deepcopy(model[1]))
+    assert where_it_begins(train(model), train(build())) == Place(at="nowhere")
+
+
+def test_words_say_what_is_right_and_what_is_not() -> None:
+    norm = Place(at="output", layer="5", kind="GroupNorm")
+    assert place_cause(norm, of_loss=True).startswith("what layer '5' (GroupNorm) computes is the first that differs")
+    nowhere = {of_loss: place_cause(Place(at="nowhere"), of_loss=of_loss) for of_loss in (True, False)}
+    assert "the loss that is told" in nowhere[True] and "added up, averaged or sent" in nowhere[False]
+    assert names_of((), 0) == "" and names_of(("a", "b"), 2) == "; only in 'a', 'b'"
+    assert names_of(("a", "b"), 5) == "; it is so in 'a', 'b' and 3 more"
