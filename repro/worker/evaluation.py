@@ -157,8 +157,8 @@ class OwnModel:
             outputs = call_model(self.model, self.numerics.inputs(inputs))
         return self.functions.loss(self.numerics.outputs(outputs), targets)
 
-    def score(self, batches: Iterable[Batch], metric: str) -> tuple[float, int]:
-        """Return the sum of `metric` over `batches`, and the number of samples.
+    def score(self, batches: Iterable[Batch], metric: str, training: bool = False) -> tuple[float, int]:
+        """Return the sum of `metric` over `batches`, and the number of samples; `training`: in training mode.
 
         Raises:
             TrialError: the metric is no sum over samples.
@@ -170,7 +170,7 @@ class OwnModel:
             score, WholeSet) and isinstance(batches, ShareBatches) else None
         if own is not None and isinstance(batches, ShareBatches):  # of all samples, in no need of the other ranks
             batches = ShareBatches(batches.read, replace(batches.job, rank=0, world=1), batches.eval_samples)
-        self.model.eval()
+        self.model.train(training)
         with torch.no_grad():
             for inputs, targets in batches:
                 with self.numerics.autocast():

@@ -191,8 +191,8 @@ def find_other_steps(choices: TrainingConfig, again: StepsAgain | None) -> Seque
                                   differing=item.differing, differ=item.differ, place=step.place or place,
                                   loss_right=step.apart[0].what == "loss" and step.apart[0].apart <= SAME_LOSS,
                                   processes=choices.processes, accumulation=choices.batch.accumulation)]
-    return [OtherScore(metric=item.metric, reported=item.reported, own=item.own) for item in again.scores
-            if _scores_differ(choices, item.metric, item.samples, item.reported, item.own)][:1]
+    return [OtherScore(**item.model_dump()) for item in again.scores
+            if item.moved or _scores_differ(choices, item.metric, item.samples, item.reported, item.own)][:1]
 
 
 def _apart(ledgers: Sequence[RankLedger]) -> list[Contradicted]:

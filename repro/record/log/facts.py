@@ -170,6 +170,12 @@ class ScoreAgain(Frozen):
     samples: int
     reported: float
     own: float
+    counted: int | None = None
+    """Samples that the engine counted."""
+    moved: str = ""
+    """The first tensor that the evaluation changed."""
+    like: str = ""
+    """What a value that differs equals instead: "rank 1", "training", "before" (`result.step_causes.LIKE_SCORE`)."""
 
 
 class StepsAgain(Frozen):

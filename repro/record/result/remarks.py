@@ -16,6 +16,7 @@ from repro.record.log.facts import Place
 from repro.record.result.step_causes import (
     EXPLAINED,
     LIKE,
+    LIKE_SCORE,
     NO_FACTOR,
     NOTHING,
     OTHER_FORWARD,
@@ -345,14 +346,27 @@ class OtherStep(Worded):
 
 
 class OtherScore(Worded):
-    """An evaluation after the trial that differs from the harness's own of the same weights."""
+    """An evaluation after the trial that differs from the harness's own of the weights that were trained, or changes
+    them."""
 
     kind: Literal["other_score"] = "other_score"
     metric: str
     reported: float
     own: float
-    sentence = ("an evaluation after the trial found {metric} {reported:.6g}, and the harness {own:.6g} with the same "
-                "weights")
+    samples: int = 0
+    counted: int | None = None
+    moved: str = ""
+    like: str = ""
+
+    def _words(self) -> str:
+        if self.moved:
+            return (f"an evaluation after the trial changed the weights, the first of them {self.moved!r}, and did not "
+                    "restore them")
+        cause = LIKE_SCORE.get(self.like, f"it is that of {self.like} alone")
+        if self.counted is not None and self.counted != self.samples:
+            cause = f"it counted {self.counted} samples and not {self.samples}"
+        return (f"an evaluation after the trial found {self.metric} {self.reported:.6g}, and the harness "
+                f"{self.own:.6g} with the weights that were trained: {cause}")
 
 
 class NoSuccess(Worded):

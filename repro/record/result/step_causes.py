@@ -37,6 +37,12 @@ LIKE = {
 }
 """Of a loss, a gradient or an update that is like another one."""
 
+LIKE_SCORE = {
+    "training": "it is that in training mode",
+    "before": "it is that of the weights before the last step",
+    "": "of other samples, other weights or another function",
+}
+
 
 def factor_cause(ratio: float, processes: int, accumulation: int) -> str:
     """Return what a gradient that is `ratio` times the right one looks like."""

@@ -80,6 +80,8 @@ class OwnStep:
         self.stepped: dict[str, torch.nn.Parameter] = {}
         self.newest: dict[str, np.ndarray] = {}
         """The mean gradient of the step before, on the first rank."""
+        self.before: Mapping[str, np.ndarray] = {}
+        """The weights before the newest update."""
         self.layers: LayerTrace | None = None
         """Of the newest step."""
         self.place: Place | None = None
@@ -225,7 +227,7 @@ class OwnStep:
         rate: float,
     ) -> list[Apart]:
         """Return the tensor whose update differs most from that of the requested rule for the same gradient."""
-        worst = Worst("update")
+        worst, self.before = Worst("update"), weights
         if self.model is None or self.problem:
             return []
         names = [name for name, _ in self.model.model.named_parameters() if name in weights]
@@ -249,6 +251,7 @@ class OwnStep:
                     for name in suspects:
                         if like == "gradient":
                             worst.could_be_of(theirs[name] - updates[name], [whole[name] - updates[name]])
+                            worst.could_be_multiple(name, "gradients", theirs[name], whole[name], updates[name])
                         else:
                             worst.could_be(name, theirs[name], {like: updates[name]})
         return worst.found()

@@ -179,6 +179,8 @@ def _steps_within(
     return tuple(sorted(found, key=lambda step: step.number))
 
 
+SAME_SCORE = 1e-6
+"""Relative difference of two evaluations that are one."""
 COPIES = 12
 """Of the weights on the host while a step is repeated: before and after it, five gradients, the optimizer's parameters
 and its state before and after the step."""
@@ -216,20 +218,37 @@ def _scores(context: TrialContext, own: OwnStep, functions: TrainingParts) -> tu
     """
     session, job = context.session, context.job
     samples = min(context.workload.eval_samples, (context.choices.gate or GateOptions()).eval_samples)
+    trained = session.weights()
     with session.evaluated():
         weights = session.weights()
     found, metric = [], context.choices.stop.metric
     if not metric:  # a trial of a fixed number of steps evaluates nothing
         return ()
+
+    def score(values: Mapping[str, np.ndarray], training: bool = False) -> tuple[float, int]:
+        with own.noting():
+            if own.model is not None:
+                own.model.load(values, session.buffers())  # rank 0's, which an evaluation shares
+                return own.model.score(share_batches(functions, job, samples), metric, training)
+        return 0.0, 0
+
     mine = (0.0, 0)
     for number in range(2):
         theirs = session.evaluate(share_batches(functions, job, samples), metric)
-        with own.noting():
-            if own.model is not None and not number:
-                own.model.load(weights, session.buffers())  # rank 0's, which an evaluation shares
-                mine = own.model.score(share_batches(functions, job, samples), metric)
+        now = session.weights()
+        moved = next((name for name in now if not np.array_equal(now[name], trained[name], equal_nan=True)), "")
+        mine = mine if number else score(weights)
         sums = session.total([float(theirs[0]), float(theirs[1]), float(mine[0]), float(mine[1])])
-        if sums[3] and np.isfinite(sums).all():  # the harness's own number divides both, so a lost sample shows
-            found.append(ScoreAgain(metric=metric, samples=int(sums[3]), reported=sums[0] / sums[3],
-                                    own=sums[2] / sums[3]))
+        if not sums[3] or not np.isfinite(sums).all():
+            continue
+        # The harness's own number divides both, so a lost sample shows.
+        reported, right, like = sums[0] / sums[3], sums[2] / sums[3], ""
+        if reported != right:
+            others = {f"rank {rank}": value for rank, value in enumerate(session.gather(mine))}
+            for name, each in (("training", score(weights, training=True)), ("before", score(own.before))):
+                others[name] = tuple(session.total([float(value) for value in each]))
+            like = next((name for name, (total, count) in others.items()
+                         if count and abs(total / count - reported) < SAME_SCORE * abs(reported)), "")
+        found.append(ScoreAgain(metric=metric, samples=int(sums[3]), reported=reported, own=right, moved=moved,
+                                counted=int(sums[1]), like=like))
     return tuple(found)

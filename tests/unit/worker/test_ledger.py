@@ -21,6 +21,7 @@ from repro.record.derive.effective import find_contradictions, find_other_steps
 from repro.record.log.facts import Apart, LedgerNote, Place, RankLedger, ScoreAgain, StepAgain, StepsAgain, WeightsAt
 from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE
 from repro.seams.training import Batch, Held, Job, Precision, TrainingParts
+from repro.worker.evaluation import OwnModel
 from repro.worker.ledger import TrainingLedger
 from repro.worker.report.own_step import OwnStep
 from repro.worker.report.step_difference import Worst, changed
@@ -524,6 +525,7 @@ def test_a_loss_of_another_mode_or_type_is_named_like_it(dropout: float, ran: st
             model=model, load=lambda *_: None, functions=SimpleNamespace(loss=torch.nn.functional.cross_entropy),
             numerics=SimpleNamespace(autocast=nullcontext, inputs=lambda item: item, outputs=torch.Tensor.float)))
     own._other_losses = OwnStep._other_losses.__get__(own)
+    own.model.loss = OwnModel.loss.__get__(own.model)
 
     def loss(seed: int = 7, **changes: Any) -> float:
         torch.manual_seed(seed)
@@ -546,5 +548,12 @@ def test_a_loss_and_a_score_have_their_words() -> None:
                            "samples, or the model keeps state beside")
     one_off = ScoreAgain(metric="top1", samples=100, reported=0.91, own=0.9)
     assert judged(0.0, scores=(one_off,)) == [], "a sample may round to the other side"
-    assert judged(0.0, scores=(one_off.model_copy(update={"reported": 0.93}),)) == [
-        "an evaluation after the trial found top1 0.93, and the harness 0.9 with the same weights"]
+    begin = "an evaluation after the trial found top1 0.93, and the harness 0.9 with the weights that were trained: "
+    for changes, cause in (({}, "of other samples, other weights or another function"),
+                           ({"counted": 104}, "it counted 104 samples and not 100"),
+                           ({"like": "rank 1", "counted": 100}, "it is that of rank 1 alone"),
+                           ({"like": "before"}, "it is that of the weights before the last step")):
+        other = one_off.model_copy(update={"reported": 0.93} | changes)
+        assert judged(0.0, scores=(other,)) == [begin + cause]
+    moved, = judged(0.0, scores=(one_off.model_copy(update={"moved": "0.weight"}),))
+    assert "changed the weights, the first of them '0.weight'" in moved
