@@ -119,7 +119,7 @@ def fit_robustly(rows: Sequence[Sequence[float]], times: Sequence[float], least:
     # asked @ parameters - what is above + what is below = 1
     found = linprog(np.concatenate([np.zeros(len(least)), np.ones(2 * count)]), bounds=bounds,
                     A_eq=np.hstack([asked / scale, -np.eye(count), np.eye(count)]), b_eq=np.ones(count))
-    return tuple(float(value) for value in found.x[:len(least)] / scale)
+    return tuple(float(value) for value in np.asarray(found.x)[:len(least)] / scale)
 
 
 def typical_error(model: LinkModel, samples: Sequence[Sample]) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from repro.record.log.facts import Place
+from repro.record.result.step_causes import Place
 from repro.seams.workload import tensors_in
 from repro.suite.kinds.training import TrainingConfig
 
@@ -64,7 +64,8 @@ class LayerTrace:
             self.calls.append(call)
             for tensor in tensors_in(outputs):
                 if tensor.requires_grad:
-                    tensor.register_hook(lambda gradient: call.gradients.extend(self._measured(gradient)))
+                    tensor.register_hook(  # type: ignore[no-untyped-call]
+                        lambda gradient: call.gradients.extend(self._measured(gradient)))
 
     def _measured(self, value: Any) -> list[torch.Tensor]:
         import torch
@@ -126,10 +127,12 @@ def _backwards(turn: Sequence[tuple[Call, Call]]) -> Iterator[tuple[float, Place
 
     They are shares of the gradient at the model's outputs, since losses may be scaled.
     """
-    ends = [call.gradients[0][0] if call.gradients else None for call in turn[-1]]
+    ends = [call.gradients[0][0] for call in turn[-1] if call.gradients]
+    if len(ends) < len(turn[-1]) or not all(ends):
+        return
     behind = Place(at="loss")
     for mine, right in reversed(turn):
-        if mine.gradients and right.gradients and all(ends):
+        if mine.gradients and right.gradients:
             yield _apart(*([item / end for item in call.gradients]
                            for call, end in zip((mine, right), ends, strict=True))), behind
             behind = Place(at="backward", layer=mine.name, kind=mine.kind)

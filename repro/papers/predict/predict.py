@@ -205,10 +205,10 @@ class _Line:
         assert largest.exchange is not None, "more than one process"
         self.exchange: Exchange = largest.exchange
         self.topology = topology
-        between, within = family.cell.choices.launcher.get(Launcher).stated_rates
-        self.least = (0.0, BITS / between if between else 0.0, 0.0, BITS / within if within else 0.0)
+        rates = family.cell.choices.launcher.get(Launcher).stated_rates
+        self.least = [least for rate in rates for least in (0.0, BITS / rate if rate else 0.0)]
         """Parameters of links that are as fast as stated: no fit may need faster ones."""
-        self.together = within is not None
+        self.together = rates[1] is not None
         gpu = on_gpu(record.plan.device)
         self.capacity = record.plan.device_count if gpu else max(record.plan.cores, *known)
         """Ranks that a node takes, if the record has one node only."""

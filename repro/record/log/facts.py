@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from repro.core.frozen import Frozen
+from repro.record.result.step_causes import Place
 
 
 class RankWeights(Frozen):
@@ -138,18 +139,6 @@ class Apart(Frozen):
     """Names of the tensors that differ, at most `MOST_NAMES`."""
     differ: int = 0
     """How many do; 0: all."""
-
-
-class Place(Frozen):
-    """Where a step begins to differ from the harness's own."""
-
-    at: Literal["input", "output", "loss", "backward", "nowhere"]
-    """What goes into a layer, what comes out of it, the loss of right outputs, the way back through a layer; in no
-    layer: not before gradients are added up and sent, or at the loss that is told."""
-    layer: str = ""
-    """Its name; "": the model itself, behind its layers."""
-    kind: str = ""
-    """Its class."""
 
 
 class StepAgain(Frozen):

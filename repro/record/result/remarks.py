@@ -12,7 +12,6 @@ from pydantic import Field
 
 from repro.core.frozen import Frozen
 from repro.core.numbers import percent_above
-from repro.record.log.facts import Place
 from repro.record.result.step_causes import (
     EXPLAINED,
     LIKE,
@@ -22,6 +21,7 @@ from repro.record.result.step_causes import (
     OTHER_FORWARD,
     STATEFUL,
     UPDATE_CAUSE,
+    Place,
     factor_cause,
     names_of,
     place_cause,

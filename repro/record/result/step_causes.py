@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
-from repro.record.log.facts import Place
+from repro.core.frozen import Frozen
 
 NOTHING, NEAR, EXPLAINED = 1e-3, 0.02, 0.2
 """Largest ratio that is none, largest distance from a factor that is this factor, and the share of a difference that a
@@ -42,6 +43,18 @@ LIKE_SCORE = {
     "before": "it is that of the weights before the last step",
     "": "of other samples, other weights or another function",
 }
+
+
+class Place(Frozen):
+    """Where a step begins to differ from the harness's own."""
+
+    at: Literal["input", "output", "loss", "backward", "nowhere"]
+    """What goes into a layer, what comes out of it, the loss of right outputs, the way back through a layer; in no
+    layer: not before gradients are added up and sent, or at the loss that is told."""
+    layer: str = ""
+    """Its name; "": the model itself, behind its layers."""
+    kind: str = ""
+    """Its class."""
 
 
 def factor_cause(ratio: float, processes: int, accumulation: int) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from repro.record.log.facts import Place
+from repro.record.result.step_causes import Place
 from repro.worker.gate.trace import Measure
 
 # ---- both kinds of comparison: losses, gradients, weights; relative

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 
 from repro.core.errors import ParityError
 from repro.core.frozen import Frozen
-from repro.record.log.facts import Place
+from repro.record.result.step_causes import Place
 
 Kind = Literal["fp32", "precision"]
 """fp32: the long comparison, without rounding to narrow types; precision: a short one in the cell's own format."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from repro.core.files import write_text
 from repro.core.random_streams import Streams
-from repro.record.log.facts import Place
+from repro.record.result.step_causes import Place
 from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
 from repro.seams.workload import map_tensors
 from repro.suite.kinds.training_options import GateOptions

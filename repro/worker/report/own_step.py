@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from repro.record.log.facts import Apart, Place
+from repro.record.log.facts import Apart
+from repro.record.result.step_causes import Place
 from repro.seams.training import Batch, TrainingParts
 from repro.seams.workload import map_tensors
 from repro.worker.evaluation import OwnModel

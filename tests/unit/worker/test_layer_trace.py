@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from repro.record.log.facts import Place
-from repro.record.result.step_causes import names_of, place_cause
+from repro.record.result.step_causes import Place, names_of, place_cause
 from repro.worker.layer_trace import LayerTrace, where_it_begins
 
 Change = Callable[[torch.nn.Sequential], None]

@@ -18,8 +18,8 @@ from repro.core.random_streams import Streams
 from repro.engines.precisions import Bf16Autocast, Fp16Autocast, Fp32
 from repro.optimizers.rules import Sgd
 from repro.record.derive.effective import find_contradictions, find_other_steps
-from repro.record.log.facts import Apart, LedgerNote, Place, RankLedger, ScoreAgain, StepAgain, StepsAgain, WeightsAt
-from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE
+from repro.record.log.facts import Apart, LedgerNote, RankLedger, ScoreAgain, StepAgain, StepsAgain, WeightsAt
+from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE, Place
 from repro.seams.training import Batch, Held, Job, Precision, TrainingParts
 from repro.worker.evaluation import OwnModel
 from repro.worker.ledger import TrainingLedger
