@@ -27,6 +27,10 @@ WORDS = {
     "strong": "strong scaling: the global batch stays that of the record, so that a worker has fewer samples",
     "weak": "weak scaling: a worker keeps its samples, so that the global batch grows with the processes",
 }
+FOLLOW = {
+    "in turn": "one after the other",
+    "in pairs": "two at a time, which share its link: this fits the measured steps better than one after the other",
+}
 LARGE_ERROR = 0.1
 """Relative error of the fitted steps from which on a caution is given."""
 
@@ -65,14 +69,14 @@ def _shared(record: Record, lines: Sequence[ScaleLine]) -> Iterator[str]:
 
 def of_line(
     trials: Sequence[Observed], fit: Sequence[int], exchange: Exchange, shares: Mapping[int, float], scaling: Scaling,
-    shared: bool, most: int,
+    way: str, most: int,
 ) -> Iterator[str]:
     """Yield what one line assumes.
 
     Args:
         trials: those that were fitted.
         shares: computation by samples of a worker, as measured.
-        shared: messages of different rounds share links.
+        way: how the messages of a rank follow each other.
         most: largest number of processes predicted.
     """
     hidden = [item.hidden_share for item in trials if item.hidden_share is not None]
@@ -81,9 +85,8 @@ def of_line(
                "(counted); only the rest is fitted, and the same is taken to be hidden with more processes")
     else:
         yield "overlap: none was counted and none is assumed" if hidden else "overlap: not counted; none is assumed"
-    if shared:
-        yield ("messages start as soon as their data are there and share the links they meet on: this fits the "
-               "measured steps better than rounds, one after the other")
+    if way in FOLLOW:
+        yield f"messages start as soon as their data are there, those of a rank {FOLLOW[way]}"
     if not exchange.counted:
         yield "bytes were not counted: all gradients are taken to go in one all-reduce"
     if scaling == "strong" and len(shares) < 2:

@@ -100,8 +100,12 @@ LEAST_SECONDS = 1e-6
 ALIKE = 1.1
 """Ratio of the bytes of a round up to which latency and rate cannot be told apart."""
 UNLIKE = 0.02
-"""Relative difference from which on two models are worth telling apart: the paths of rounds and of shared links, and
-the errors of fits with and without latency."""
+"""Relative difference from which on two models are worth telling apart."""
+IN_TURN, IN_PAIRS = "in turn", "in pairs"
+AT_ONCE: Mapping[str, int] = {IN_TURN: 1, IN_PAIRS: 2}
+"""Messages of a rank that are on their way at once."""
+ALIKE_PATHS = 0.005
+"""Relative difference up to which a path is that of the rounds, whose formula is used."""
 BITS = 8
 """Of a byte."""
 BySeed = Mapping[int, Observed]
@@ -224,9 +228,8 @@ class _Line:
         between, within = self._typical()
         if between.beta and within.beta:
             self.ratio = within.beta / between.beta
-        # Rounds that are right to within noise stay: the path of shared links has more ways to be right by chance.
-        if self._unlike_rounds() and UNLIKE < self._held_out("rounds") > self._held_out("shared"):
-            self.ways = ("shared",)
+        if way := self._unlike_rounds():
+            self.ways = (way,)
             self.models = self._models()
         used = [_row(self._cost(count, self._typical())) for count in self.fit if count > 1]
         self.sizes = [_sizes(used, at) for at in range(len(CLASSES))]
@@ -250,7 +253,7 @@ class _Line:
             seeds=len(self.seeds), steps=len(self.first.steps), links=self._link_fits(), rows=rows,
             fit_error=self._largest_error(),
             assumptions=(*of_line(kept, self.fit, self.exchange, self.measured_shares, self.scaling,
-                                  self.ways == ("shared",), rows[-1].processes), *self._placement_assumed(rows)))
+                                  self.ways[0], rows[-1].processes), *self._placement_assumed(rows)))
 
     def _link_fits(self) -> tuple[LinkFit, ...]:
         """Return the links of every class: fitted, given, or not observed."""
@@ -285,16 +288,21 @@ class _Line:
             yield ("the backend is NCCL, whose choice is not in the record: the faster of its ring and tree, without "
                    "NVLink SHARP")
 
-    # ---- rounds, or messages that share links
+    # ---- rounds, or messages as they run
 
-    def _unlike_rounds(self) -> bool:
-        """Return True if messages of different rounds would share links, on this algorithm's schedules."""
+    def _unlike_rounds(self) -> str:
+        """Return how messages follow each other where that is not by rounds; ""; it makes no difference."""
         *rest, most = self.fit
+        if self.ways == NCCL:
+            return ""
+        rounds, *others = (sum(item.path_bytes for item in self._costs(most, way)) for way in ("rounds", *AT_ONCE))
+        if all(abs(path / rounds - 1) < ALIKE_PATHS for path in others):
+            return ""
         nodes = [self._observed(count).nodes for count in rest if count > 1]
-        if self.ways == NCCL or not nodes or (max(nodes) == 1 < self._observed(most).nodes):
-            return False  # or fewer numbers of processes do not tell them apart
-        shared, rounds = (sum(item.path_bytes for item in self._costs(most, way)) for way in ("shared", "rounds"))
-        return abs(shared / rounds - 1) > UNLIKE
+        if not nodes or (max(nodes) == 1 < self._observed(most).nodes):
+            return IN_TURN  # fewer numbers of processes do not tell them apart
+        # One that is right to within noise stays: the other one may be right by chance.
+        return IN_PAIRS if UNLIKE < self._held_out(IN_TURN) > self._held_out(IN_PAIRS) else IN_TURN
 
     def _held_out(self, way: str) -> float:
         """Return the relative error at the largest fitted number of processes of a fit to all others."""
@@ -416,7 +424,7 @@ class _Line:
         if way == "rounds":
             return between, within
         transfers = self.algorithm.all_reduce(count, self.exchange.elements, itemsize)
-        paths = shared_path(transfers, nodes, itemsize, self.ratio, self.together)
+        paths = shared_path(transfers, nodes, itemsize, self.ratio, self.together, AT_ONCE[way])
         return ScheduleCost(between.rounds, round(paths[0]), 0), ScheduleCost(within.rounds, round(paths[1]), 0)
 
     def _shares(self) -> dict[int, float]:

@@ -1,10 +1,9 @@
 """The path of a schedule as it runs: messages start as soon as their data are there, and share the links they meet on.
 
-`schedule.cost` adds up rounds as if all ranks kept step. The executor does not wait for rounds: the root of a tree in
-one piece sends to all its children at once, which share its link, so that the child with the most to pass on gets its
-data last. With links that all messages share equally, a binomial tree of S bytes in one piece takes
-(log2 p)(log2 p + 3)/2 x S instead of 2 log2 p x S. Messages that fit the sender's queue leave it one after the other,
-and then rounds are right.
+`schedule.cost` adds up rounds as if all ranks kept step. The executor does not wait for rounds: a rank of a tree in
+chunks sends one on as soon as it has it. It hands its messages to sockets in their order, where each waits for the one
+before it, or shares the link with it if that one is too short to fill the queue. With one message at a time a binomial
+tree of S bytes in one piece takes 2 log2 p x S, as by rounds; with two, 3 log2 p - 1 times.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ class _Flow:
 
 def shared_path(
     transfers: Iterable[Transfer], node_of_rank: Sequence[int], itemsize: int, ratio: float = 1.0,
-    together: bool = False,
+    together: bool = False, at_once: int = 1,
 ) -> tuple[float, float]:
     """Return the bytes on the path of a schedule (between nodes, within one), without latency.
 
     The time in which a message between nodes is on its way counts as between; the rest counts as within.
 
     1. A message needs all earlier messages to its source that touch its elements.
-    2. A rank starts its messages in the order of their rounds, each as soon as its data are there: the sockets take
-       what is not yet on the link.
+    2. A rank starts its messages in the order of their rounds, each as soon as its data are there and less than
+       `at_once` of its messages are on their way.
     3. A message moves at the smaller share of its two links: that of the source among all that it sends, that of the
        target among all that it receives.
 
@@ -59,14 +58,15 @@ def shared_path(
         waiting.setdefault(flow.transfer.source, []).append(index)
     for queue in waiting.values():
         queue.reverse()  # the next one is taken from the end
-    between, within, active = 0.0, 0.0, set[int]()
+    between, within, active, sending = 0.0, 0.0, set[int](), dict[int, int]()
     fresh = set(waiting)
     while True:
         # 2. start
         for rank in fresh:
             queue = waiting.get(rank, [])
-            while queue and not flows[queue[-1]].needs:
+            while queue and not flows[queue[-1]].needs and sending.get(rank, 0) < at_once:
                 active.add(queue.pop())
+                sending[rank] = sending.get(rank, 0) + 1
         if not active:
             return between, within
         # 3. share
@@ -80,6 +80,8 @@ def shared_path(
         for at in active - ended:
             flows[at].left -= rates[at] * step
         active -= ended
+        for at in ended:
+            sending[flows[at].transfer.source] -= 1
         fresh = {rank for at in ended for rank in (flows[at].transfer.source, flows[at].transfer.target)}
         for rank in fresh:
             for at in waiting.get(rank, ()):

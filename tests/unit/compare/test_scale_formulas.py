@@ -41,13 +41,14 @@ def test_speed_up_is_in_samples_a_second() -> None:
     assert speed_up(0.8, 64, 0.7, 8) == pytest.approx(7.0)
 
 
-@pytest.mark.parametrize(("world", "pieces"), [(2, 2), (4, 5), (8, 9), (16, 14), (32, 20)])
-def test_a_tree_in_one_piece_shares_its_roots_link(world: int, pieces: int) -> None:
-    """Up log2 p pieces; down the root sends to log2 p children at once, and the last to finish goes on."""
-    path = shared_path(ONE_PIECE.all_reduce(world, 1000, 4), range(world), 4)
-    assert path == pytest.approx((4000 * pieces, 0), abs=1e-6)
-    deep = math.log2(world)
-    assert pieces == deep * (deep + 3) / 2
+@pytest.mark.parametrize("world", [2, 4, 8, 16, 32])
+def test_a_tree_in_one_piece_shares_its_roots_link(world: int) -> None:
+    """Up log2 p pieces; down a rank sends to its children one after the other, or to two at once; with all at once the
+    last to finish goes on."""
+    deep = int(math.log2(world))
+    for at_once, pieces in ((1, 2 * deep), (2, max(2, 3 * deep - 1)), (deep, deep * (deep + 3) // 2)):
+        path = shared_path(ONE_PIECE.all_reduce(world, 1000, 4), range(world), 4, at_once=at_once)
+        assert path == pytest.approx((4000 * pieces, 0), abs=1e-6)
     assert ONE_PIECE.cost(world, 1000, 4).path_bytes == 4000 * 2 * deep
 
 
@@ -68,7 +69,7 @@ def test_a_schedule_is_divided_by_the_links_it_uses() -> None:
 def test_messages_share_the_link_of_their_node() -> None:
     """At once 0 -> 2 and 1 -> 3 between two nodes, 0 -> 1 within the first, where a byte takes a quarter as long."""
     items = [Transfer(0, 0, 2, 0, 100, False), Transfer(0, 1, 3, 0, 100, False), Transfer(0, 0, 1, 0, 100, False)]
-    assert shared_path(items, [0, 0, 1, 1], 1, 0.25) == pytest.approx((200, 0), abs=1e-6)
+    assert shared_path(items, [0, 0, 1, 1], 1, 0.25, at_once=2) == pytest.approx((200, 0), abs=1e-6)
     then = [*items[:2], Transfer(1, 2, 3, 0, 100, False)]
     assert shared_path(then, [0, 0, 1, 1], 1, 0.25) == pytest.approx((200, 100))
     assert shared_path(items[2:], [0, 0, 1, 1], 1, 0.25) == pytest.approx((0, 100), abs=1e-6)
