@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from repro.record.result.step_causes import Place
+from repro.seams.training import Precision
 from repro.seams.workload import tensors_in
 from repro.suite.kinds.training import TrainingConfig
 
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 
 ROUNDED = 1e-5
 """Relative difference up to which two tensors are the same, as far as rounding of float32 goes."""
-SMALL = 0.02
-"""The same as a share of the largest difference in the step, which begins in the layer where it first has some size."""
+SMALL, NARROW = 1e-3, 0.02
+"""The same as a share of the largest difference in the step, which begins in the layer where it first has some size; of
+formats narrower than float32, whose rounding is larger."""
 SEED = 20
 """Of the directions on which tensors are projected."""
 
@@ -97,22 +99,23 @@ def traced(model: torch.nn.Module | None, choices: TrainingConfig) -> Iterator[L
         yield layers
 
 
-def where_it_begins(theirs: LayerTrace, ours: LayerTrace) -> Place | None:
+def where_it_begins(theirs: LayerTrace, ours: LayerTrace, precision: Precision) -> Place | None:
     """Return where a step of an engine begins to differ from the harness's own; None if their calls cannot be compared.
     """
+    small = SMALL if precision.weights == "float32" and not precision.autocast and not precision.tf32 else NARROW
     common = {call.name for call in theirs.calls} & {call.name for call in ours.calls}
     one, other = ([call for call in trace.calls if call.name in common] for trace in (theirs, ours))
     if not common or [call.name for call in one] != [call.name for call in other]:
         return None
     pairs = [*zip(one, other, strict=True)]
     sizes = [_apart(mine.outputs, right.outputs) for mine, right in pairs]
-    least = max(ROUNDED, SMALL * max(sizes))
+    least = max(ROUNDED, small * max(sizes))
     for (mine, right), size in zip(pairs, sizes, strict=True):
         if size > least:
             changed = _apart(mine.inputs, right.inputs) > least
             return Place(at="input" if changed else "output", layer=mine.name, kind=mine.kind)
     found = [item for turn in _turns(pairs) for item in _backwards(turn)]
-    least = max(ROUNDED, SMALL * max((size for size, _ in found), default=0.0))
+    least = max(ROUNDED, small * max((size for size, _ in found), default=0.0))
     return next((place for size, place in found if size > least), Place(at="nowhere"))
 
 

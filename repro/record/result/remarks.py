@@ -315,7 +315,8 @@ class OtherStep(Worded):
             return words + STATEFUL * (self.what == "loss")
         explained = abs(self.apart - abs(self.ratio - 1)) <= EXPLAINED * self.apart
         if self.place is not None and found and (self.what == "loss" or not explained):
-            return f"{place_cause(self.place, of_loss=self.what == 'loss')}{STATEFUL}"
+            where = place_cause(self.place, of_loss=self.what == "loss")
+            return where + STATEFUL * (self.place.at in ("input", "output"))
         if self.what == "loss":
             return f"{OTHER_FORWARD}{STATEFUL}"
         if self.what == "buffer":

@@ -81,7 +81,7 @@ def place_cause(place: Place, *, of_loss: bool) -> str:
                     "gradient is not",
         "nowhere": "all layers compute it rightly, forwards and backwards: "
                    + ("the loss that is told is another one" if of_loss else
-                      "it is changed where it is added up, averaged or sent"),
+                      "it is changed where it is added up, averaged, compressed or sent"),
     }[place.at]
 
 

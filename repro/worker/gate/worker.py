@@ -152,7 +152,7 @@ class Recorder:
             with ours.watching():
                 for batch in batches:
                     own.loss(batch).backward()
-            return where_it_begins(theirs, ours)
+            return where_it_begins(theirs, ours, self.job.precision)
         return None
 
     def _age(self, last: int) -> dict[str, Any]:

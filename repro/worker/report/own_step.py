@@ -150,7 +150,8 @@ class OwnStep:
 
     def _where(self, theirs: LayerTrace | None) -> Place | None:
         with suppress(Exception):  # where a difference begins is no part of whether there is one
-            return where_it_begins(theirs, self.layers) if theirs and self.layers else None
+            return (where_it_begins(theirs, self.layers, self.job.precision)
+                    if theirs is not None and self.layers is not None else None)
         return None
 
     def _like_loss(self, begun: Begun, losses: Sequence[Sequence[float]]) -> str:

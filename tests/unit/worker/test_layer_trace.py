@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from repro.engines.precisions import Fp32
 from repro.record.result.step_causes import Place, names_of, place_cause
 from repro.worker.layer_trace import LayerTrace, where_it_begins
 
@@ -75,31 +76,31 @@ def scaled_norm(inputs: torch.Tensor) -> torch.Tensor:
 def test_the_first_layer_that_differs_is_named(change: Change, place: Place) -> None:
     model, right = build(), build()
     change(model)
-    assert where_it_begins(train(model), train(right)) == place
+    assert where_it_begins(train(model), train(right), Fp32()) == place
 
 
 def test_a_scaled_loss_is_no_other_one_and_another_loss_is() -> None:
     right = train(build())
-    assert where_it_begins(train(build(), factor=1024.0), right) == Place(at="nowhere")
-    assert where_it_begins(train(build(), smoothing=0.1), right) == Place(at="loss")
+    assert where_it_begins(train(build(), factor=1024.0), right, Fp32()) == Place(at="nowhere")
+    assert where_it_begins(train(build(), smoothing=0.1), right, Fp32()) == Place(at="loss")
 
 
 def test_other_calls_of_the_layers_are_not_compared() -> None:
     right = train(build())
-    assert where_it_begins(train(build(), calls=1), right) is None
-    assert where_it_begins(LayerTrace(build()), right) is None
+    assert where_it_begins(train(build(), calls=1), right, Fp32()) is None
+    assert where_it_begins(LayerTrace(build()), right, Fp32()) is None
 
 
 def test_a_wrapper_around_a_layer_is_passed_over() -> None:
     model = build()
     model[1] = torch.nn.Sequential(copy.deepcopy(model[1]))
-    assert where_it_begins(train(model), train(build())) == Place(at="nowhere")
+    assert where_it_begins(train(model), train(build()), Fp32()) == Place(at="nowhere")
 
 
 def test_words_say_what_is_right_and_what_is_not() -> None:
     norm = Place(at="output", layer="5", kind="GroupNorm")
     assert place_cause(norm, of_loss=True).startswith("what layer '5' (GroupNorm) computes is the first that differs")
     nowhere = {of_loss: place_cause(Place(at="nowhere"), of_loss=of_loss) for of_loss in (True, False)}
-    assert "the loss that is told" in nowhere[True] and "added up, averaged or sent" in nowhere[False]
+    assert "the loss that is told" in nowhere[True] and "added up, averaged, compressed or sent" in nowhere[False]
     assert names_of((), 0) == "" and names_of(("a", "b"), 2) == "; only in 'a', 'b'"
     assert names_of(("a", "b"), 5) == "; it is so in 'a', 'b' and 3 more"
