@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from repro.core.machine import rank_threads
-from repro.record.log.facts import FinalFacts, LedgerNote, RankLedger, StepsAgain
+from repro.record.log.facts import Apart, FinalFacts, LedgerNote, RankLedger, StepAgain, StepsAgain
 from repro.record.result.remarks import (
     GAP_SHARE,
     BlockGap,
@@ -21,6 +21,7 @@ from repro.record.result.remarks import (
     SlowEvaluation,
     Unlike,
 )
+from repro.record.result.step_causes import Place
 from repro.seams.training import BACKEND, Comm, Engine, Optimizer, Precision, Preconditioner, Workload
 from repro.suite.kinds import training_options as model_options
 from repro.suite.kinds.training import TrainingConfig
@@ -186,13 +187,19 @@ def find_other_steps(choices: TrainingConfig, again: StepsAgain | None) -> Seque
         for item in step.apart:
             limit = rounding if item.what == "update" else NARROW_STEP_TOLERANCE if narrow else STEP_TOLERANCE
             if item.apart > limit:
-                return [OtherStep(what=item.what, tensor=item.name, step=step.number, within=within, apart=item.apart,
-                                  limit=limit, ratio=item.ratio, like=item.like, shares=item.shares, until=item.until,
-                                  differing=item.differing, differ=item.differ, place=step.place or place,
-                                  loss_right=step.apart[0].what == "loss" and step.apart[0].apart <= SAME_LOSS,
-                                  processes=choices.processes, accumulation=choices.batch.accumulation)]
+                return [other_step(choices, item, step, limit, within, step.place or place)]
     return [OtherScore(**item.model_dump()) for item in again.scores
             if item.moved or _scores_differ(choices, item.metric, item.samples, item.reported, item.own)][:1]
+
+
+def other_step(
+    choices: TrainingConfig, item: Apart, step: StepAgain, limit: float, within: bool, place: Place | None
+) -> OtherStep:
+    """Return the remark about one difference of a step."""
+    first = step.apart[0]
+    return OtherStep(**item.model_dump(exclude={"name"}), tensor=item.name, step=step.number, within=within,
+                     limit=limit, place=place, loss_right=first.what == "loss" and first.apart <= SAME_LOSS,
+                     processes=choices.processes, accumulation=choices.batch.accumulation)
 
 
 def _apart(ledgers: Sequence[RankLedger]) -> list[Contradicted]:

@@ -298,13 +298,13 @@ class OtherStep(Worded):
         size = "of its norm " if self.tensor else ""
         where = f"in step {self.step} {'of' if self.within else 'after'} the trial"
         return (f"{where} the {self.what}{of} differs by {self.apart:.2g} {size}from the harness's own (limit "
-                f"{self.limit:g}): {self._cause()}")
+                f"{self.limit:g}): {self.cause()}")
 
-    def _cause(self) -> str:
-        """Return the likely cause, and which tensors differ."""
-        return self._likely() + names_of(self.differing, self.differ)
+    def cause(self, stateful: str = STATEFUL) -> str:
+        """Return the likely cause, and which tensors differ; `stateful`: what it may be instead."""
+        return self._likely(stateful) + names_of(self.differing, self.differ)
 
-    def _likely(self) -> str:
+    def _likely(self, stateful: str) -> str:
         found = self.what in ("loss", "gradient") and self.place is not None
         if self.like == "multiples":
             factor = factor_cause(self.ratio, self.processes, self.accumulation) if self.what == "gradient" else (
@@ -312,20 +312,20 @@ class OtherStep(Worded):
             return f"{factor}; each tensor is a multiple of the right one, {self._range()}"
         if self.like and not (self.like == "masks" and found):
             words = LIKE.get(self.like, f"it is that of {self.like} alone").format(self._shares())
-            return words + STATEFUL * (self.what == "loss")
+            return words + stateful * (self.what == "loss")
         explained = abs(self.apart - abs(self.ratio - 1)) <= EXPLAINED * self.apart
         if self.place is not None and found and (self.what == "loss" or not explained):
             where = place_cause(self.place, of_loss=self.what == "loss")
-            return where + STATEFUL * (self.place.at in ("input", "output"))
+            return where + stateful * (self.place.at in ("input", "output"))
         if self.what == "loss":
-            return f"{OTHER_FORWARD}{STATEFUL}"
+            return f"{OTHER_FORWARD}{stateful}"
         if self.what == "buffer":
-            return f"it follows the samples otherwise (another momentum, another variance, or not at all){STATEFUL}"
+            return f"it follows the samples otherwise (another momentum, another variance, or not at all){stateful}"
         if self.what == "gradient" and not explained:
             right = ["the reported loss"] * self.loss_right
             right += [f"all gradients after that of {self.until!r}"] * bool(self.until)
             named = f" (right: {', '.join(right)})" if right else ""
-            return f"{NO_FACTOR}{named}{STATEFUL}"
+            return f"{NO_FACTOR}{named}{stateful}"
         if self.what == "update" and (not explained or self.ratio <= -NOTHING):
             return UPDATE_CAUSE
         if self.what == "update" and self.ratio >= NOTHING:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from repro.record.result.step_causes import Place
+from repro.record.log.facts import StepAgain
 from repro.worker.gate.trace import Measure
 
 # ---- both kinds of comparison: losses, gradients, weights; relative
@@ -73,8 +73,8 @@ class Difference:
     tolerance: float = math.nan
     ratio: float = math.nan
     """Of a tensor to the reference's, if it is a multiple of it; else NaN."""
-    place: Place | None = None
-    """Where the first step begins to differ, of its loss or gradient; None: not known."""
+    again: StepAgain | None = None
+    """How the harness's own step of the same weights differs; None: it was not repeated."""
 
 
 def differ(ours: float, theirs: float, scale: float, floor: float, tolerance: float) -> bool:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE, factor_cause, place_cause
+from repro.record.derive.effective import other_step
+from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE, factor_cause
 from repro.seams.training import Precision
 from repro.suite.kinds.training import TrainingConfig
 from repro.worker.gate.difference import (
@@ -71,20 +72,8 @@ def check_input(pair: Pair, index: int) -> Difference | None:
 
 def check_loss(pair: Pair, index: int) -> Difference | None:
     step, theirs = pair.reference.steps[index], pair.reference.loss[index]
-    return _placed(pair, first(compare_number("loss", step, trace.loss[index], theirs, pair.tolerances[index])
-                               for trace in pair.ranks))
-
-
-def check_gradient(pair: Pair, index: int) -> Difference | None:
-    return _placed(pair, check_series(pair, index, "gradient"))
-
-
-def _placed(pair: Pair, found: Difference | None) -> Difference | None:
-    """Return a difference of the first step with the place where it begins, on the first rank on which a layer does."""
-    places = [trace.place for trace in pair.ranks if trace.place is not None]
-    if found is None or found.step != pair.reference.steps[0] or not places:
-        return found
-    return replace(found, place=next((place for place in places if place.at != "nowhere"), places[0]))
+    return first(compare_number("loss", step, trace.loss[index], theirs, pair.tolerances[index])
+                 for trace in pair.ranks)
 
 
 def check_updates(pair: Pair, index: int) -> Difference | None:
@@ -107,7 +96,7 @@ def check_series(
 
 
 STEP_CHECKS: Mapping[str, Check] = {
-    "input": check_input, "loss": check_loss, "gradient": check_gradient,
+    "input": check_input, "loss": check_loss, "gradient": lambda pair, index: check_series(pair, index, "gradient"),
     "weight": lambda pair, index: check_series(pair, index, "weight", max(pair.tolerances[index], pair.rounding)),
     "update": check_updates,
 }
@@ -246,7 +235,13 @@ def judge(
              for name, check in STEP_CHECKS.items()}
     if (aged := check_aged_losses(pair)) and (found["loss"] is None or aged.step < found["loss"].step):
         found["loss"] = aged
-    return found | {name: check(pair) for name, check in END_CHECKS.items()}
+    return _repeated(ranks, found) | {name: check(pair) for name, check in END_CHECKS.items()}
+
+
+def _repeated(ranks: Sequence[Trace], found: Mapping[str, Difference | None]) -> dict[str, Difference | None]:
+    """Return differences, each with the harness's own step of the same number, if there is one."""
+    again = {step.number: step for trace in ranks[:1] for step in trace.again}
+    return {name: replace(item, again=again.get(item.step)) if item else None for name, item in found.items()}
 
 
 ORDER = ("initial weights", "input", "loss", "gradient", "weight", "update", "rate 0", "buffers", "evaluation", "ranks",
@@ -271,21 +266,24 @@ def sentence(found: Difference | None, tolerances: Sequence[float], choices: Tra
         return ""
     if found.tolerance == LARGEST_TOLERANCE and LARGEST_TOLERANCE in tolerances:
         return found.text + SENSITIVE
-    cause = likely_cause(found, choices.processes, choices.batch.accumulation) if choices is not None else ""
+    cause = likely_cause(found, choices) if choices is not None else ""
     return f"{found.text}: {cause}" if cause else found.text
 
 
-def likely_cause(found: Difference, processes: int, accumulation: int) -> str:
+def likely_cause(found: Difference, choices: TrainingConfig) -> str:
     """Return what a difference of loss, gradient, weights or update looks like; "": nothing known."""
     if found.step == 0 or found.check not in ("loss", "gradient", "weight", "update"):
         return ""
-    if found.place is not None and not math.isfinite(found.ratio):
-        return place_cause(found.place, of_loss=found.check == "loss")
+    if (step := found.again) is not None:
+        for item in step.apart:
+            if item.apart > found.tolerance:
+                return other_step(choices, item, step, found.tolerance, False, step.place).cause("")
     if found.check == "loss":
         return ("the model computes in another mode or type, or it is the loss of other samples" if found.step == 1 else
                 "the model computes in another mode or type, or what is not compared, such as a buffer, differs")
     if found.check == "gradient":
-        return factor_cause(found.ratio, processes, accumulation) if math.isfinite(found.ratio) else NO_FACTOR
+        return (factor_cause(found.ratio, choices.processes, choices.batch.accumulation)
+                if math.isfinite(found.ratio) else NO_FACTOR)
     return "another rate, decay or limit of clipping" if found.step == 1 else UPDATE_CAUSE
 
 
@@ -347,11 +345,11 @@ def judge_precision(
     pair = Pair(reference, ranks, (tolerance,) * len(reference.loss))
     # A loss scale may start too large: then the first step is skipped, and its gradients are not finite.
     finite = all(value is None or math.isfinite(value[0]) for value in reference.measures("gradient", 0).values())
-    return {
+    return _repeated(ranks, {
         "initial weights": check_initial(pair),
         "input": first(check_input(pair, step) for step in range(len(reference.loss))),
         "loss": check_loss(pair, 0),
-        "gradient": check_gradient(pair, 0) if finite else None,
+        "gradient": check_series(pair, 0, "gradient") if finite else None,
         "update": (check_series(pair, 0, "update", max(min(1.0, NARROW_UPDATE * tolerance), rounding))
                    if finite else None)
         or _check_sizes(pair),
@@ -359,7 +357,7 @@ def judge_precision(
         "evaluation": first(check_own_evaluation(ranks, number, NARROW_EVALUATION_TOLERANCE)
                             for number in range(len(reference.evaluations))),
         "ranks": check_ranks(pair), "optimizer": check_optimizer(pair),
-    }
+    })
 
 
 def _check_sizes(pair: Pair) -> Difference | None:

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 
 from repro.core.errors import ParityError
 from repro.core.frozen import Frozen
-from repro.record.result.step_causes import Place
+from repro.record.log.facts import StepAgain
 
 Kind = Literal["fp32", "precision"]
 """fp32: the long comparison, without rounding to narrow types; precision: a short one in the cell's own format."""
@@ -113,8 +113,8 @@ class Trace(Frozen):
     """Name -> the full weights after the update, by step."""
     updates: dict[str, tuple[Measure, ...]] = Field(default_factory=dict)
     """Name -> the change of the full weights, by step."""
-    place: Place | None = None
-    """Where the first step of a candidate begins to differ from the harness's own; None: not looked for."""
+    again: tuple[StepAgain, ...] = ()
+    """How the split steps of a candidate differ from the harness's own of its weights; on its first rank."""
     moved_at_rate_zero: str = ""
     """First tensor that the steps at rate 0 changed; "" if none."""
     buffers: dict[str, Measure]

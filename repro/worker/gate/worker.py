@@ -6,7 +6,6 @@ import hashlib
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 
 from repro.core.files import write_text
 from repro.core.random_streams import Streams
-from repro.record.result.step_causes import Place
+from repro.record.log.facts import Apart, StepAgain
 from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
 from repro.seams.workload import map_tensors
 from repro.suite.kinds.training_options import GateOptions
@@ -24,8 +23,10 @@ from repro.worker.evaluation import OwnModel, share_batches
 from repro.worker.gate.model import ScaledLoss, make_plain, prepare
 from repro.worker.gate.trace import AGED_STEPS, Evaluation, Kind, Measure, Step, Trace, measured_steps
 from repro.worker.input.data_order import SampleOrder
-from repro.worker.layer_trace import LayerTrace, traced, where_it_begins
+from repro.worker.layer_trace import traced
 from repro.worker.memory import naming_out_of_memory
+from repro.worker.report.own_step import Begun, Found, OwnStep
+from repro.worker.report.steps_after import has_an_update
 from repro.worker.serve import serve
 from repro.worker.setup import RankPlace, Started, make_job, read_trial, start_session, warm_up
 from repro.worker.weights import describe_held, wide_share
@@ -82,7 +83,14 @@ class Recorder:
         self.fed: list[tuple[str, ...]] = []
         self.losses: list[float] = []
         self._optimizer: dict[str, str] = {}
-        self._place: Place | None = None
+        self.own: OwnStep | None = None
+        """Repeats the split steps of a candidate, for words about what differs."""
+        if turns == 1:
+            self.own = OwnStep(self.session, trial, job, started.functions)
+            if self.own.model is not None:
+                make_plain(self.own.model.model, started.functions)
+        self._apart: list[Apart] = []
+        self._again: list[StepAgain] = []
 
     def record(self, kind: Kind, steps: Sequence[Step]) -> Trace:
         """Take all steps and return what was measured."""
@@ -106,7 +114,7 @@ class Recorder:
             loss=tuple(self._mean(self.losses)), initial=initial, gradients=self.measures.series("gradient"),
             weights=self.measures.series("weight"), updates=self.measures.series("update"),
             effective=self.session.effective(), evaluations=tuple(evaluations), optimizer=self._optimizer,
-            place=self._place, **facts,
+            again=tuple(self._again), **facts,
         )
 
     def _batches(self, number: int, ragged: bool = False) -> list[Batch]:
@@ -123,37 +131,35 @@ class Recorder:
         self.fed.append(tuple(batch_sha256(batch) for batch in batches))
         self.loss.factor, self.loss.whole = step.factor, self.job.micro_batch if step.ragged else 0
         if step.split:
-            kept = map_tensors(batches, lambda tensor: tensor.clone()) if step.number == 1 else []
-            with traced(self.parts.model if kept and self.turns == 1 else None, self.trial.training) as layers:
-                self.losses.append(float(self.session.backward(batches)))
-            if layers is not None:
-                self._place = self._first_place(layers, kept)
-            self.measures.add("gradient", self.session.gradients().items())
+            gradients = self._backward(batches)
+            self.measures.add("gradient", gradients.items())
             self.session.update(rate)
         else:
+            gradients = {}
             self.losses.append(float(self.session.step(batches, rate)))
             self.measures.add("gradient")
         before, self.weights = self.weights, self.session.weights()
+        if step.split and self.own is not None:
+            if self._apart and has_an_update(self.trial.training):
+                self._apart += self.own.compare_update(before, gradients, self.weights, rate)
+            self._again.append(self.own.repeated(step.number, self._apart))
         self.measures.add("weight", self.weights.items())
         self.measures.add("update", ((name, array - before.pop(name)) for name, array in self.weights.items()))
 
-    def _first_place(self, theirs: LayerTrace, batches: Sequence[Batch]) -> Place | None:
-        """Return where the first step begins to differ from that of the harness's own model."""
-        from repro.engines.plain.session import as_array
-
-        functions = self.started.functions
-        assert functions is not None
-        with suppress(Exception):  # where a difference begins is no part of whether there is one
-            own = OwnModel(self.trial, self.job, functions)
-            make_plain(own.model, functions)
-            own.load(self.weights, {name: as_array(buffer) for name, buffer in own.model.named_buffers()})
-            own.model.train()
-            ours = LayerTrace(own.model)
-            with ours.watching():
-                for batch in batches:
-                    own.loss(batch).backward()
-            return where_it_begins(theirs, ours, self.job.precision)
-        return None
+    def _backward(self, batches: Sequence[Batch]) -> dict[str, np.ndarray]:
+        """Return the mean gradient of a candidate, and note how it differs from that of the harness's own model."""
+        session, own = self.session, self.own
+        if own is None:
+            self.losses.append(float(session.backward(batches)))
+            return session.gradients()
+        begun = Begun(dict(self.weights), own.buffers(session.buffers()),
+                      map_tensors(batches, lambda tensor: tensor.clone()), lambda: None)
+        with traced(self.parts.model, self.trial.training) as layers:
+            self.losses.append(float(session.backward(batches)))
+        gradients = session.gradients()
+        self._apart = own.compare_gradient(
+            begun, Found(self.losses[-1], gradients, session.buffers(), layers)) or []
+        return gradients
 
     def _age(self, last: int) -> dict[str, Any]:
         losses = [float(self.session.step(self._batches(last + 1 + index), 0.0)) for index in range(AGED_STEPS)]

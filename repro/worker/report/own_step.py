@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from repro.record.log.facts import Apart
+from repro.record.log.facts import Apart, StepAgain
 from repro.record.result.step_causes import Place
-from repro.seams.training import Batch, TrainingParts
+from repro.seams.training import Batch, Job, Session, TrainingParts
 from repro.seams.workload import map_tensors
+from repro.suite.model import Trial
 from repro.worker.evaluation import OwnModel
 from repro.worker.layer_trace import LayerTrace, where_it_begins
 from repro.worker.report.step_difference import (
@@ -27,7 +28,6 @@ from repro.worker.report.step_difference import (
     parts_of,
     short,
 )
-from repro.worker.setup import TrialContext
 from repro.worker.weights import in_groups
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ class Found:
 class OwnStep:
     """The model and the optimizer of the harness."""
 
-    def __init__(self, context: TrialContext, functions: TrainingParts) -> None:
-        self.session, self.job, self.clip = context.session, context.job, context.choices.gradient_clip
-        self.shares_buffers = context.session.effective().get("broadcast_buffers") == "on"
+    def __init__(self, session: Session, trial: Trial, job: Job, functions: TrainingParts) -> None:
+        self.session, self.job, self.clip = session, job, trial.training.gradient_clip
+        self.shares_buffers = session.effective().get("broadcast_buffers") == "on"
         self.problem = ""
         """The first failure, after which nothing is repeated."""
         self.model: OwnModel | None = None
@@ -92,7 +92,7 @@ class OwnStep:
         self.unused: set[str] = set()
         """Parameters that the newest loss does not depend on: some engines decay them, others leave them alone."""
         with self.noting():
-            self.model = OwnModel(context.trial, context.job, functions)
+            self.model = OwnModel(trial, job, functions)
 
     @contextmanager
     def noting(self) -> Iterator[None]:
@@ -147,6 +147,11 @@ class OwnStep:
             for name, array in self.moved.items():
                 buffers.add(name, found.buffers[name], array)
         return [loss, *gradient, *buffers.found()] if gradient else []
+
+    def repeated(self, number: int, apart: Sequence[Apart]) -> StepAgain:
+        """Return what the log says of the newest step."""
+        differs = any(item.apart > SUSPECT for item in apart)
+        return StepAgain(number=number, apart=tuple(apart), place=self.place if differs else None)
 
     def _where(self, theirs: LayerTrace | None) -> Place | None:
         with suppress(Exception):  # where a difference begins is no part of whether there is one

@@ -28,7 +28,6 @@ from repro.worker.kept_steps import KeptStep, has_a_gradient
 from repro.worker.layer_trace import traced
 from repro.worker.report.final_checks import assemble
 from repro.worker.report.own_step import Begun, Found, OwnStep
-from repro.worker.report.step_difference import SUSPECT
 from repro.worker.setup import TrialContext
 from repro.worker.steps import TimedSteps
 
@@ -92,10 +91,10 @@ def steps_after(
         return StepsAgain(dealt=numbers, problem="copies of the weights would need over a quarter of the free memory")
     if diverged:  # rounding grows without limit
         return StepsAgain(dealt=numbers)
-    own = OwnStep(context, functions)
+    own = OwnStep(session, context.trial, context.job, functions)
     within = _steps_within(context, own, kept, max(1, trained // (2 * SHARE)), allowance)
     own.newest = {}
-    updates = _has_an_update(choices) and session.forget_optimizer()
+    updates = has_an_update(choices) and session.forget_optimizer()
     count = max(1, min(MOST_STEPS, trained // SHARE)) if updates else 1
     # In turn, the last one of the trial second: a gradient that comes a step late is nearly right on the same batches.
     steps = list[StepAgain]()
@@ -149,8 +148,7 @@ def _step(
         # The loss scale may have overflowed, which leaves the update out.
         if apart and _finite(gradients):
             apart += own.compare_update(begun.weights, gradients, weights, rate)
-    differs = any(item.apart > SUSPECT for item in apart)
-    return StepAgain(number=number, apart=tuple(apart), place=own.place if differs else None)
+    return own.repeated(number, apart)
 
 
 def _steps_within(
@@ -198,7 +196,7 @@ def _finite(arrays: Mapping[str, np.ndarray]) -> bool:
     return all(np.isfinite(array).all() for array in arrays.values())
 
 
-def _has_an_update(choices: TrainingConfig) -> bool:
+def has_an_update(choices: TrainingConfig) -> bool:
     """Return whether the update of one process, from the mean gradient, is that of the trial."""
     clipping = choices.gradient_clip is not None and choices.processes > 1
     engine = choices.engine.get(Engine)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from repro.engines.precisions import Bf16Autocast, Bf16Master
+from repro.record.log.facts import Apart, StepAgain
 from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE
 from repro.worker.gate import judge as gate_judge
 from repro.worker.gate.difference import LARGEST_TOLERANCE, TOLERANCE, Difference
@@ -32,6 +34,9 @@ def judged(rank: int, change: Callable[[dict[str, Any]], object]) -> str:
 
 def test_ranks_that_train_alike_pass() -> None:
     assert judge(trace(None), [trace(0), trace(1)]) == ""
+
+
+CHOICES: Any = SimpleNamespace(processes=4, batch=SimpleNamespace(accumulation=2))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -133,7 +138,15 @@ def test_what_an_evaluation_leaves_behind_or_leaves_out_is_found() -> None:
     ("ranks", 9, math.nan, ""), ("initial weights", 0, math.nan, ""),
 ])
 def test_a_difference_has_its_likely_cause(check: str, step: int, ratio: float, cause: str) -> None:
-    assert likely_cause(Difference(check, step, "", ratio=ratio), 4, 2) == cause
+    assert likely_cause(Difference(check, step, "", ratio=ratio), CHOICES) == cause
+
+
+@pytest.mark.parametrize(("check", "cause"), [
+    ("gradient", "it is that of rank 1 alone"), ("update", "it is that of rank 1 alone"), ("ranks", "")])
+def test_what_the_harness_found_in_the_same_step_is_the_cause(check: str, cause: str) -> None:
+    again = StepAgain(number=2, apart=(Apart(what="loss", apart=1e-8, ratio=1.0),
+                                       Apart(what="gradient", name="a", apart=0.3, ratio=1.1, like="rank 1")))
+    assert likely_cause(Difference(check, 2, "", tolerance=1e-3, again=again), CHOICES) == cause
 
 
 def test_a_factor_is_one_of_norm_and_direction() -> None:
