@@ -15,16 +15,17 @@ from repro.core.numbers import percent_above
 from repro.record.result.step_causes import (
     EXPLAINED,
     LIKE,
-    LIKE_SCORE,
     NO_FACTOR,
     NOTHING,
     OTHER_FORWARD,
+    RANDOM,
     STATEFUL,
     UPDATE_CAUSE,
     Place,
     factor_cause,
     names_of,
     place_cause,
+    score_cause,
 )
 
 
@@ -315,7 +316,7 @@ class OtherStep(Worded):
             return words + stateful * (self.what == "loss")
         explained = abs(self.apart - abs(self.ratio - 1)) <= EXPLAINED * self.apart
         if self.place is not None and found and (self.what == "loss" or not explained):
-            where = place_cause(self.place, of_loss=self.what == "loss")
+            where = RANDOM * (self.like == "masks") + place_cause(self.place, of_loss=self.what == "loss")
             return where + stateful * (self.place.at in ("input", "output"))
         if self.what == "loss":
             return f"{OTHER_FORWARD}{stateful}"
@@ -363,7 +364,7 @@ class OtherScore(Worded):
         if self.moved:
             return (f"an evaluation after the trial changed the weights, the first of them {self.moved!r}, and did not "
                     "restore them")
-        cause = LIKE_SCORE.get(self.like, f"it is that of {self.like} alone")
+        cause = score_cause(self.like)
         if self.counted is not None and self.counted != self.samples:
             cause = f"it counted {self.counted} samples and not {self.samples}"
         return (f"an evaluation after the trial found {self.metric} {self.reported:.6g}, and the harness "

@@ -14,6 +14,7 @@ STATEFUL = ", or the model keeps state beside weights and buffers (then its work
 OTHER_FORWARD = "the forward pass is another one (a layer, something random, the loss), or it is of other samples"
 NO_FACTOR = "no factor explains it: of another loss or other samples, rounded or noisy"
 UPDATE_CAUSE = "what the optimizer keeps is lost or rounded, it is another rule, or the weights are changed beside it"
+RANDOM = "the model is random (dropout), and other numbers may have been drawn; "
 LIKE = {
     "late": "it is that of the step before",
     "kept": "it still holds that of the step before",
@@ -26,7 +27,7 @@ LIKE = {
     "bfloat16": "it is that in bfloat16",
     "float32": "it is that in float32",
     "evaluation": "it is that in evaluation mode",
-    "masks": f"the model is random (dropout), and other numbers may have been drawn; or {OTHER_FORWARD}",
+    "masks": f"{RANDOM}or {OTHER_FORWARD}",
     "centred": "the mean over the inputs of each output is taken away from it",
     "cut": "its largest numbers are cut",
     "thinned": "some of its numbers are 0",
@@ -83,6 +84,11 @@ def place_cause(place: Place, *, of_loss: bool) -> str:
                    + ("the loss that is told is another one" if of_loss else
                       "it is changed where it is added up, averaged, compressed or sent"),
     }[place.at]
+
+
+def score_cause(like: str) -> str:
+    """Return what a differing evaluation is like."""
+    return LIKE_SCORE.get(like, f"it is that of {like} alone")
 
 
 def names_of(differing: Sequence[str], differ: int) -> str:

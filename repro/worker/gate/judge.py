@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from repro.record.derive.effective import other_step
-from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE, factor_cause
+from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE, factor_cause, score_cause
 from repro.seams.training import Precision
 from repro.suite.kinds.training import TrainingConfig
 from repro.worker.gate.difference import (
@@ -186,7 +186,7 @@ def check_own_evaluation(ranks: Sequence[Trace], index: int, tolerance: float) -
         if item.own is not None and (found := compare_number(
                 "evaluation", item.step, item.value, item.own, tolerance)):
             text = found.text.replace("the reference's", "the harness's of the same weights")
-            return replace(found, text=text)
+            return replace(found, text=f"{text}: {score_cause(item.like)}" if item.like else text)
     return None
 
 

@@ -81,6 +81,8 @@ class Evaluation(Frozen):
     value: float
     own: float | None = None
     """The harness's own evaluation of the same weights; None: not to be compared."""
+    like: str = ""
+    """What a value that differs equals instead (`worker.report.steps_after.like_score`)."""
     moved: str = ""
     """First tensor that the evaluation changed; "" if none."""
     resting: int = 0

@@ -26,7 +26,7 @@ from repro.worker.input.data_order import SampleOrder
 from repro.worker.layer_trace import traced
 from repro.worker.memory import naming_out_of_memory
 from repro.worker.report.own_step import Begun, Found, OwnStep
-from repro.worker.report.steps_after import has_an_update
+from repro.worker.report.steps_after import has_an_update, like_score
 from repro.worker.serve import serve
 from repro.worker.setup import RankPlace, Started, make_job, read_trial, start_session, warm_up
 from repro.worker.weights import describe_held, wide_share
@@ -188,8 +188,12 @@ class Recorder:
         ours = own.score(share_batches(functions, job, samples), metric)
         sums = self.session.total([theirs[0], float(theirs[1]), ours[0], float(ours[1])])
         self._optimizer = own.describe_optimizer()
-        # The harness's own count is the divisor of both.
-        return Evaluation(step=step, value=sums[0] / sums[3], own=sums[2] / sums[3], moved=moved, resting=resting,
+        value, right = sums[0] / sums[3], sums[2] / sums[3]  # the harness's own count is the divisor of both
+        like = ""
+        if value != right:
+            like = like_score(self.session, value, ours, {
+                "training": own.score(share_batches(functions, job, samples), metric, training=True)})
+        return Evaluation(step=step, value=value, own=right, like=like, moved=moved, resting=resting,
                           counted=int(sums[1]), samples=int(sums[3]))
 
     def _describe_ranks(self) -> dict[str, Any]:

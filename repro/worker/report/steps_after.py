@@ -19,7 +19,7 @@ from repro.core import devices
 from repro.core.random_streams import Streams
 from repro.record.log.facts import ScoreAgain, StepAgain, StepsAgain
 from repro.record.log.schema import StepsRepeated
-from repro.seams.training import Batch, Engine, Optimizer, Preconditioner, TrainingParts
+from repro.seams.training import Batch, Engine, Optimizer, Preconditioner, Session, TrainingParts
 from repro.seams.workload import map_tensors
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.kinds.training_options import GateOptions
@@ -211,6 +211,24 @@ def _seed(device: str, seed: int) -> None:
     np.random.seed(seed % (1 << 32))
 
 
+def like_score(
+    session: Session, reported: float, mine: tuple[float, int], others: Mapping[str, tuple[float, int]]
+) -> str:
+    """Return what a reported evaluation equals instead; all ranks take part.
+
+    Args:
+        mine: sum and number of samples that the harness found on this rank.
+        others: what it would find otherwise.
+    """
+    each_rank: list[tuple[float, int]] = session.gather(mine)
+    found = {f"rank {rank}": value for rank, value in enumerate(each_rank) if len(each_rank) > 1}
+    for name, each in others.items():
+        total, count = session.total([float(value) for value in each])
+        found[name] = (total, int(count))
+    return next((name for name, (total, count) in found.items()
+                 if count and abs(total / count - reported) < SAME_SCORE * abs(reported)), "")
+
+
 def _scores(context: TrialContext, own: OwnStep, functions: TrainingParts) -> tuple[ScoreAgain, ...]:
     """Return two evaluations of the weights that the steps left: an engine that leaves every second one out shows it.
     """
@@ -242,11 +260,8 @@ def _scores(context: TrialContext, own: OwnStep, functions: TrainingParts) -> tu
         # The harness's own number divides both, so a lost sample shows.
         reported, right, like = sums[0] / sums[3], sums[2] / sums[3], ""
         if reported != right:
-            others = {f"rank {rank}": value for rank, value in enumerate(session.gather(mine))}
-            for name, each in (("training", score(weights, training=True)), ("before", score(own.before))):
-                others[name] = tuple(session.total([float(value) for value in each]))
-            like = next((name for name, (total, count) in others.items()
-                         if count and abs(total / count - reported) < SAME_SCORE * abs(reported)), "")
+            like = like_score(session, reported, mine, {
+                "training": score(weights, training=True), "before": score(own.before)})
         found.append(ScoreAgain(metric=metric, samples=int(sums[3]), reported=reported, own=right, moved=moved,
                                 counted=int(sums[1]), like=like))
     return tuple(found)
