@@ -26,7 +26,7 @@ from repro.worker.input.data_order import SampleOrder
 from repro.worker.layer_trace import traced
 from repro.worker.memory import naming_out_of_memory
 from repro.worker.report.own_step import Begun, Found, OwnStep
-from repro.worker.report.steps_after import has_an_update, like_score
+from repro.worker.report.steps_after import fits, has_an_update, like_score
 from repro.worker.serve import serve
 from repro.worker.setup import RankPlace, Started, make_job, read_trial, start_session, warm_up
 from repro.worker.weights import describe_held, wide_share
@@ -84,17 +84,16 @@ class Recorder:
         self.losses: list[float] = []
         self._optimizer: dict[str, str] = {}
         self.own: OwnStep | None = None
-        """Repeats the split steps of a candidate, for words about what differs."""
-        if turns == 1:
-            self.own = OwnStep(self.session, trial, job, started.functions)
-            if self.own.model is not None:
-                make_plain(self.own.model.model, started.functions)
+        """Repeats the split steps of a candidate, for words about what differs; None: of the reference, or there is no
+        memory for it."""
         self._apart: list[Apart] = []
         self._again: list[StepAgain] = []
 
     def record(self, kind: Kind, steps: Sequence[Step]) -> Trace:
         """Take all steps and return what was measured."""
         self.weights = self.session.weights()
+        if self.turns == 1 and not self.session.total([float(not fits(self.job, self.weights))])[0]:
+            self.own = self._own_step()
         initial = self.measures.of(self.weights.items())
         facts: dict[str, Any] = {}
         before = [step for step in steps if step.before_evaluation]
@@ -145,6 +144,14 @@ class Recorder:
             self._again.append(self.own.repeated(step.number, self._apart))
         self.measures.add("weight", self.weights.items())
         self.measures.add("update", ((name, array - before.pop(name)) for name, array in self.weights.items()))
+
+    def _own_step(self) -> OwnStep:
+        functions = self.started.functions
+        assert functions is not None
+        own = OwnStep(self.session, self.trial, self.job, functions)
+        if own.model is not None:
+            make_plain(own.model.model, functions)
+        return own
 
     def _backward(self, batches: Sequence[Batch]) -> dict[str, np.ndarray]:
         """Return the mean gradient of a candidate, and note how it differs from that of the harness's own model."""

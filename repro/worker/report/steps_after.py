@@ -19,7 +19,7 @@ from repro.core import devices
 from repro.core.random_streams import Streams
 from repro.record.log.facts import ScoreAgain, StepAgain, StepsAgain
 from repro.record.log.schema import StepsRepeated
-from repro.seams.training import Batch, Engine, Optimizer, Preconditioner, Session, TrainingParts
+from repro.seams.training import Batch, Engine, Job, Optimizer, Preconditioner, Session, TrainingParts
 from repro.seams.workload import map_tensors
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.kinds.training_options import GateOptions
@@ -86,7 +86,7 @@ def steps_after(
     assert functions is not None
     numbers = tuple(step for step, _ in dealt)
     weights = session.weights()
-    crowded, diverged = session.total([float(not _fits(context, weights)), float(not _finite(weights))])
+    crowded, diverged = session.total([float(not fits(context.job, weights)), float(not _finite(weights))])
     if crowded:
         return StepsAgain(dealt=numbers, problem="copies of the weights would need over a quarter of the free memory")
     if diverged:  # rounding grows without limit
@@ -184,12 +184,12 @@ COPIES = 12
 and its state before and after the step."""
 
 
-def _fits(context: TrialContext, weights: Mapping[str, np.ndarray]) -> bool:
+def fits(job: Job, weights: Mapping[str, np.ndarray]) -> bool:
     """Return whether the copies of all ranks need at most a quarter of the memory that is free."""
-    size, fits = sum(array.nbytes for array in weights.values()), True
-    if devices.on_gpu(context.job.device):
-        fits = COPIES * size <= devices.free_bytes(context.job.device) / 4
-    return fits and COPIES * context.job.world * size <= psutil.virtual_memory().available / 4
+    size, enough = sum(array.nbytes for array in weights.values()), True
+    if devices.on_gpu(job.device):
+        enough = COPIES * size <= devices.free_bytes(job.device) / 4
+    return enough and COPIES * job.world * size <= psutil.virtual_memory().available / 4
 
 
 def _finite(arrays: Mapping[str, np.ndarray]) -> bool:
