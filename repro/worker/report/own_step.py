@@ -82,7 +82,7 @@ class OwnStep:
         self.newest: dict[str, np.ndarray] = {}
         """The mean gradient of the step before, on the first rank."""
         self.before: Mapping[str, np.ndarray] = {}
-        """The weights before the newest update."""
+        """The weights before the newest step."""
         self.layers: LayerTrace | None = None
         """Of the newest step."""
         self.place: Place | None = None
@@ -110,7 +110,7 @@ class OwnStep:
     def compare_gradient(self, begun: Begun, found: Found) -> list[Apart] | None:
         """Return on the first rank how loss, gradient and buffers of a step differ from the harness's own, empty if a
         number is not finite; None on every rank if one could not repeat it. All take part, also one that has failed."""
-        session = self.session
+        session, self.before = self.session, begun.weights
         own_loss, own_gradients = self._gradients(begun)
         told = session.gather((found.loss, own_loss, self.problem))
         begins: list[Place | None] = session.gather(self._where(found.layers))
@@ -234,7 +234,7 @@ class OwnStep:
         rate: float,
     ) -> list[Apart]:
         """Return the tensor whose update differs most from that of the requested rule for the same gradient."""
-        worst, self.before = Worst("update"), weights
+        worst = Worst("update")
         if self.model is None or self.problem:
             return []
         names = [name for name, _ in self.model.model.named_parameters() if name in weights]
