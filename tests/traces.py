@@ -17,7 +17,7 @@ def trace(rank: int | None, change: Callable[[dict[str, Any]], object] = lambda 
     micros = range(WORLD * MICROS) if rank is None else [micro * WORLD + rank for micro in range(MICROS)]
     data: dict[str, Any] = {
         "rank": rank or 0, "steps": list(range(1, STEPS + 1)),
-        "fed": [[f"step {step} run {micro}" for micro in micros] for step in range(STEPS)],
+        "fed": [[(f"inputs {step} {micro}", f"targets {step} {micro}") for micro in micros] for step in range(STEPS)],
         "loss": [2.0 / (step + 1) for step in range(STEPS)],
         "gradients": {name: [(1 / (step + 1), 0.3 + size) for step in range(STEPS)] for size, name in enumerate(NAMES)},
         "weights": {name: [(10.0 + step, 4.0 - size) for step in range(STEPS)] for size, name in enumerate(NAMES)},

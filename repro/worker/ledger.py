@@ -409,8 +409,9 @@ class TrainingLedger:
         if known is None:
             self._notes[kind] = _Note(at, float(found), float(wanted), cause=cause)
         else:
-            # The second rate tells that of the step before from that of the first one.
-            known.times, known.step, known.cause = known.times + 1, min(known.step, at), cause
+            # The second rate tells that of the step before from that of the first one; later ones must have this cause.
+            known.cause = cause if known.times == 1 or cause == known.cause else ""
+            known.times, known.step = known.times + 1, min(known.step, at)
 
     def _drawn_steps(self, first: int, last: int) -> list[int]:
         """Return the drawn steps of all doublings that are among the steps `first` to `last`, from 0."""

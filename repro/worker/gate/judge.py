@@ -64,10 +64,21 @@ def check_input(pair: Pair, index: int) -> Difference | None:
     reference, world, step = pair.reference, len(pair.ranks), pair.reference.steps[index]
     for trace in pair.ranks:
         for micro, ours in enumerate(trace.fed[index]):
-            if ours != reference.fed[index][micro * world + trace.rank]:
+            if ours != (right := reference.fed[index][micro * world + trace.rank]):
                 text = f"step {step}: rank {trace.rank} was fed other data than the reference (micro-batch {micro + 1})"
-                return Difference("input", step, text)
+                return Difference("input", step, f"{text}: {_other_data(ours, right, reference)}")
     return None
+
+
+def _other_data(ours: tuple[str, str], right: tuple[str, str], reference: Trace) -> str:
+    """Return in what a micro-batch (hashes of inputs and targets) is another one."""
+    if any(ours in step for step in reference.fed):
+        return "it is another micro-batch of the reference's, so their order or their ranks differ"
+    if ours[1] == right[1]:
+        return "the targets are right and the inputs are not"
+    if ours[0] == right[0]:
+        return "the inputs are right and the targets are not"
+    return "inputs and targets, so it has other samples"
 
 
 def check_loss(pair: Pair, index: int) -> Difference | None:

@@ -101,8 +101,8 @@ class Trace(Frozen):
     rank: int
     steps: tuple[int, ...]
     """Numbers of the measured steps."""
-    fed: tuple[tuple[str, ...], ...]
-    """sha256 of every micro-batch of this rank, by step."""
+    fed: tuple[tuple[tuple[str, str], ...], ...]
+    """sha256 of inputs and targets of every micro-batch of this rank, by step."""
     loss: tuple[float, ...]
     """Mean loss over ranks and micro-batches."""
     aged_loss: tuple[float, ...] = ()

@@ -80,7 +80,7 @@ class Recorder:
         self.offset = max(0, workload.train_samples // trial.training.batch.global_ - PASS_END)
         self.measures = Measures()
         self.weights: dict[str, np.ndarray] = {}
-        self.fed: list[tuple[str, ...]] = []
+        self.fed: list[tuple[tuple[str, str], ...]] = []
         self.losses: list[float] = []
         self._optimizer: dict[str, str] = {}
         self.own: OwnStep | None = None
@@ -127,7 +127,7 @@ class Recorder:
 
     def _measure_step(self, step: Step) -> None:
         batches, rate = self._batches(step.number, step.ragged), self.trial.training.rate * step.share
-        self.fed.append(tuple(batch_sha256(batch) for batch in batches))
+        self.fed.append(tuple(batch_hashes(batch) for batch in batches))
         self.loss.factor, self.loss.whole = step.factor, self.job.micro_batch if step.ragged else 0
         if step.split:
             gradients = self._backward(batches)
@@ -279,12 +279,12 @@ def draw_direction(name: str, size: int) -> tuple[np.ndarray, np.ndarray]:
     return direction, factors
 
 
-def batch_sha256(batch: Batch) -> str:
-    """Hash a micro-batch's inputs and targets as they are on the device."""
-    digest = hashlib.sha256()
-    for part in batch:
-        _update(digest, part)
-    return digest.hexdigest()[:16]
+def batch_hashes(batch: Batch) -> tuple[str, str]:
+    """Hash a micro-batch's inputs and its targets as they are on the device."""
+    inputs, targets = hashlib.sha256(), hashlib.sha256()
+    _update(inputs, batch[0])
+    _update(targets, batch[1])
+    return inputs.hexdigest()[:16], targets.hexdigest()[:16]
 
 
 def _update(digest: Any, value: Any) -> None:

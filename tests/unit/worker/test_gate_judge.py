@@ -41,8 +41,14 @@ CHOICES: Any = SimpleNamespace(processes=4, batch=SimpleNamespace(accumulation=2
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(("change", "beginning"), [
-    (lambda data: data["fed"][4].__setitem__(1, "other"),
-     "step 5: rank {rank} was fed other data than the reference (micro-batch 2)"),
+    (lambda data: data["fed"][4].__setitem__(1, ("other", data["fed"][4][1][1])),
+     "step 5: rank {rank} was fed other data than the reference (micro-batch 2): the targets are right and the inputs"),
+    (lambda data: data["fed"][4].__setitem__(1, (data["fed"][4][1][0], "other")),
+     "step 5: rank {rank} was fed other data than the reference (micro-batch 2): the inputs are right and the targets"),
+    (lambda data: data["fed"][4].__setitem__(1, data["fed"][3][0]),
+     "step 5: rank {rank} was fed other data than the reference (micro-batch 2): it is another micro-batch"),
+    (lambda data: data["fed"][4].__setitem__(1, ("other", "others")),
+     "step 5: rank {rank} was fed other data than the reference (micro-batch 2): inputs and targets, so it has other"),
     (put("loss", 2, 0.66668), "step 3: loss is 0.66668, the reference's 0.66666667"),
     (put("loss", 2, -math.inf), "step 3: loss is -inf, the reference's 0.66666667"),
     (put("loss", 2, math.nan), "step 3: loss is nan, the reference's 0.66666667"),
@@ -85,7 +91,7 @@ def test_a_cause_is_named_before_its_effects() -> None:
 
     def cause(data: dict[str, Any]) -> None:
         effects(data)
-        data["fed"][0][0] = "other"
+        data["fed"][0][0] = ("other", "others")
 
     assert judge(trace(None), [trace(0, effects), trace(1, cause)]).startswith("step 1: rank 1 was fed other data")
 

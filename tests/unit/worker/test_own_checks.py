@@ -20,7 +20,7 @@ from repro.seams.workload import call_model
 from repro.worker import weights as weights_module
 from repro.worker.gate.model import prepare
 from repro.worker.gate.trace import LEAST_RATE, SPIKE, STEPS, measured_steps
-from repro.worker.gate.worker import batch_sha256
+from repro.worker.gate.worker import batch_hashes
 from repro.worker.report.final_checks import Capture, assemble
 from repro.worker.weights import describe_held, wide_share
 
@@ -89,9 +89,9 @@ def test_rounded_master_weights_are_narrow(precision: Any, kind: str) -> None:
 def test_batches_of_any_structure_have_a_hash() -> None:
     tokens, mask = torch.arange(6).reshape(2, 3), torch.ones(2, 3, dtype=torch.bfloat16)
     batch = ({"tokens": tokens, "mask": mask, "more": [tokens, 3]}, tokens)
-    assert batch_sha256(batch) == batch_sha256(({"mask": mask, "tokens": tokens, "more": [tokens, 3]}, tokens))
-    assert batch_sha256(batch) != batch_sha256(({"tokens": mask, "mask": tokens, "more": [tokens, 3]}, tokens))
-    assert batch_sha256(batch) != batch_sha256(({"tokens": tokens + 1, "mask": mask, "more": [tokens, 3]}, tokens))
+    assert batch_hashes(batch) == batch_hashes(({"mask": mask, "tokens": tokens, "more": [tokens, 3]}, tokens))
+    assert batch_hashes(batch) != batch_hashes(({"tokens": mask, "mask": tokens, "more": [tokens, 3]}, tokens))
+    assert batch_hashes(batch) != batch_hashes(({"tokens": tokens + 1, "mask": mask, "more": [tokens, 3]}, tokens))
 
 
 def test_the_reference_keeps_the_buffers_of_rank_0() -> None:
