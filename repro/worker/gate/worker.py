@@ -23,8 +23,8 @@ from repro.worker.evaluation import OwnModel, share_batches
 from repro.worker.gate.model import ScaledLoss, make_plain, prepare
 from repro.worker.gate.trace import AGED_STEPS, Evaluation, Kind, Measure, Step, Trace, measured_steps
 from repro.worker.input.data_order import SampleOrder
-from repro.worker.layer_trace import traced
 from repro.worker.memory import naming_out_of_memory
+from repro.worker.report.layer_trace import traced
 from repro.worker.report.own_step import Begun, Found, OwnStep
 from repro.worker.report.steps_after import fits, has_an_update, like_score
 from repro.worker.serve import serve

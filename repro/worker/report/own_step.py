@@ -16,7 +16,7 @@ from repro.seams.training import Batch, Job, Session, TrainingParts
 from repro.seams.workload import map_tensors
 from repro.suite.model import Trial
 from repro.worker.evaluation import OwnModel
-from repro.worker.layer_trace import LayerTrace, where_it_begins
+from repro.worker.report.layer_trace import LayerTrace, where_it_begins
 from repro.worker.report.step_difference import (
     SUSPECT,
     UNEXPLAINED,

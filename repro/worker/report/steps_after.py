@@ -25,8 +25,8 @@ from repro.suite.kinds.training import TrainingConfig
 from repro.suite.kinds.training_options import GateOptions
 from repro.worker.evaluation import share_batches
 from repro.worker.kept_steps import KeptStep, has_a_gradient
-from repro.worker.layer_trace import traced
 from repro.worker.report.final_checks import assemble
+from repro.worker.report.layer_trace import traced
 from repro.worker.report.own_step import Begun, Found, OwnStep
 from repro.worker.setup import TrialContext
 from repro.worker.steps import TimedSteps

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from repro.engines.precisions import Fp32
 from repro.record.result.step_causes import Place, names_of, place_cause
-from repro.worker.layer_trace import LayerTrace, where_it_begins
+from repro.worker.report.layer_trace import LayerTrace, where_it_begins
 
 Change = Callable[[torch.nn.Sequential], None]
 
