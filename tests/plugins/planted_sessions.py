@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from repro.engines.plain.ddp_session import DdpSession
+from repro.engines.plain.session import WARM_UP_STEPS
 from repro.engines.precisions import Fp32
 from repro.seams.training import Batch, Job, TrainingParts
 
@@ -103,28 +104,28 @@ class Unscaled(DdpSession):
 
 
 class OneRounding(DdpSession):
-    """The fifth update goes through bfloat16 once."""
+    """The fifth update after the warm-up goes through bfloat16 once."""
 
     updates = 0
 
     def update(self, rate: float) -> None:
         super().update(rate)
         self.updates += 1
-        if self.updates == 5:
+        if self.updates == WARM_UP_STEPS + 5:
             with torch.no_grad():
                 for parameter in self.parameters:
                     parameter.copy_(parameter.bfloat16())
 
 
 class NotANumber(DdpSession):
-    """The third loss is NaN."""
+    """The third loss after the warm-up is NaN."""
 
     seen = 0
 
     def backward(self, batches: Sequence[Batch]) -> torch.Tensor:
         loss = super().backward(batches)
         self.seen += 1
-        return loss * float("nan") if self.seen == 3 else loss
+        return loss * float("nan") if self.seen == WARM_UP_STEPS + 3 else loss
 
 
 class OtherPrecision(DdpSession):
