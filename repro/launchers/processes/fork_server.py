@@ -99,19 +99,19 @@ def stop() -> None:
     fork it only now, and would wait for its end: it holds the server's pipe open.
     """
     server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-    if server is not None:
-        threading.Thread(target=_end_children, args=(server,), name="repro-server-end", daemon=True).start()
+    if server is not None and psutil.pid_exists(server):
+        process = psutil.Process(server)
+        threading.Thread(target=_end_children, args=(process,), name="repro-server-end", daemon=True).start()
     # multiprocessing has no public call to stop its fork server. The server removes its folder when it ends, and with
     # it the socket that multiprocessing then unlinks.
     with contextlib.suppress(FileNotFoundError):
         forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
-def _end_children(server: int) -> None:
+def _end_children(process: psutil.Process) -> None:
     """Kill the processes that the server has forked, and those it forks meanwhile, until it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(server)
-        while process.is_running():
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
             for child in process.children(recursive=True):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     child.kill()

@@ -6,6 +6,7 @@ import hashlib
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from repro.worker.input.data_order import SampleOrder
 from repro.worker.memory import naming_out_of_memory
 from repro.worker.report.layer_trace import traced
 from repro.worker.report.own_step import Begun, Found, OwnStep
-from repro.worker.report.steps_after import fits, has_an_update, like_score
+from repro.worker.report.steps_after import SAME_SCORE, fits, has_an_update, like_score
 from repro.worker.serve import serve
 from repro.worker.setup import RankPlace, Started, make_job, read_trial, start_session, warm_up
 from repro.worker.weights import describe_held, wide_share
@@ -134,7 +135,7 @@ class Recorder:
             self.measures.add("gradient", gradients.items())
             self.session.update(rate)
         else:
-            gradients = {}
+            gradients, self.own = {}, None  # its optimizer does not take this step
             self.losses.append(float(self.session.step(batches, rate)))
             self.measures.add("gradient")
         before, self.weights = self.weights, self.session.weights()
@@ -169,6 +170,7 @@ class Recorder:
         return gradients
 
     def _age(self, last: int) -> dict[str, Any]:
+        self.own = None
         losses = [float(self.session.step(self._batches(last + 1 + index), 0.0)) for index in range(AGED_STEPS)]
         moved = "" if self.job.optimizer.moves_at_rate_zero else self._moved()
         return {"aged_loss": tuple(self._mean(losses)), "moved_at_rate_zero": moved}
@@ -197,9 +199,11 @@ class Recorder:
         self._optimizer = own.describe_optimizer()
         value, right = sums[0] / sums[3], sums[2] / sums[3]  # the harness's own count is the divisor of both
         like = ""
-        if value != right:
-            like = like_score(self.session, value, ours, {
-                "training": own.score(share_batches(functions, job, samples), metric, training=True)})
+        if abs(value - right) > SAME_SCORE * abs(right):
+            other = (0.0, 0)
+            with suppress(Exception):  # some models cannot be evaluated in training mode
+                other = own.score(share_batches(functions, job, samples), metric, training=True)
+            like = like_score(self.session, value, ours, {"training": other}, int(sums[3]))
         return Evaluation(step=step, value=value, own=right, like=like, moved=moved, resting=resting,
                           counted=int(sums[1]), samples=int(sums[3]))
 

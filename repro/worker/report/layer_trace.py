@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ ROUNDED = 1e-5
 SMALL, NARROW = 1e-3, 0.02
 """The same as a share of the largest difference in the step, which begins in the layer where it first has some size; of
 formats narrower than float32, whose rounding is larger."""
+MOST_NUMBERS = 1 << 24
+"""Of a tensor that is measured."""
 SEED = 20
 """Of the directions on which tensors are projected."""
 
@@ -65,16 +67,20 @@ class LayerTrace:
             call = Call(self._names[module], type(module).__name__, self._measured(inputs), self._measured(outputs))
             self.calls.append(call)
             for tensor in tensors_in(outputs):
-                if tensor.requires_grad:
-                    tensor.register_hook(  # type: ignore[no-untyped-call]
-                        lambda gradient: call.gradients.extend(self._measured(gradient)))
+                if tensor.requires_grad and not tensor.is_leaf:
+                    tensor.register_hook(partial(self._on_gradient, call))  # type: ignore[no-untyped-call]
+
+    def _on_gradient(self, call: Call, gradient: torch.Tensor) -> None:
+        with suppress(Exception):
+            call.gradients.extend(self._measured(gradient))
 
     def _measured(self, value: Any) -> list[torch.Tensor]:
         import torch
 
         with torch.no_grad():
-            flat = [tensor.detach().reshape(-1).float() for tensor in tensors_in(value) if tensor.is_floating_point()]
-            return [torch.stack([torch.linalg.vector_norm(tensor), tensor @ self._direction(tensor)])
+            flat = [tensor.detach().reshape(-1).float() for tensor in tensors_in(value)
+                    if tensor.is_floating_point() and tensor.numel() <= MOST_NUMBERS]
+            return [torch.stack([torch.linalg.vector_norm(tensor), (tensor * self._direction(tensor)).sum()])
                     for tensor in flat]
 
     def _direction(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -116,7 +122,7 @@ def where_it_begins(theirs: LayerTrace, ours: LayerTrace, precision: Precision) 
             return Place(at="input" if changed else "output", layer=mine.name, kind=mine.kind)
     found = [item for turn in _turns(pairs) for item in _backwards(turn)]
     least = max(ROUNDED, small * max((size for size, _ in found), default=0.0))
-    return next((place for size, place in found if size > least), Place(at="nowhere"))
+    return next((place for size, place in found if size > least), Place(at="nowhere")) if found else None
 
 
 def _turns(pairs: Sequence[tuple[Call, Call]]) -> Iterator[Sequence[tuple[Call, Call]]]:
@@ -142,9 +148,11 @@ def _backwards(turn: Sequence[tuple[Call, Call]]) -> Iterator[tuple[float, Place
 
 
 def _apart(theirs: Sequence[torch.Tensor], ours: Sequence[torch.Tensor]) -> float:
-    """Return the largest relative difference of norms or projections; infinite if there are not as many."""
+    """Return the largest relative difference of norms or projections, at most 1; 1 if there are not as many, or one is
+    not finite."""
     if len(theirs) != len(ours):
-        return math.inf
+        return 1.0
     numbers = [(mine.tolist(), right.tolist()) for mine, right in zip(theirs, ours, strict=True)]
-    return max((abs(mine - right) / max(all_right[0], 1e-30) for all_mine, all_right in numbers
-                for mine, right in zip(all_mine, all_right, strict=True)), default=0.0)
+    found = [abs(mine - right) / max(all_mine[0], all_right[0], 1e-30) for all_mine, all_right in numbers
+             for mine, right in zip(all_mine, all_right, strict=True)]
+    return max((size if size < 1 else 1.0 for size in found), default=0.0)

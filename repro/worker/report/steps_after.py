@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
@@ -212,19 +213,19 @@ def _seed(device: str, seed: int) -> None:
 
 
 def like_score(
-    session: Session, reported: float, mine: tuple[float, int], others: Mapping[str, tuple[float, int]]
+    session: Session, reported: float, mine: tuple[float, int], others: Mapping[str, tuple[float, int]], samples: int
 ) -> str:
     """Return what a reported evaluation equals instead; all ranks take part.
 
     Args:
         mine: sum and number of samples that the harness found on this rank.
-        others: what it would find otherwise.
+        others: what it would find otherwise; one that does not have all `samples` failed somewhere.
     """
     each_rank: list[tuple[float, int]] = session.gather(mine)
     found = {f"rank {rank}": value for rank, value in enumerate(each_rank) if len(each_rank) > 1}
     for name, each in others.items():
         total, count = session.total([float(value) for value in each])
-        found[name] = (total, int(count))
+        found[name] = (total, int(count) if int(count) == samples else 0)
     return next((name for name, (total, count) in found.items()
                  if count and abs(total / count - reported) < SAME_SCORE * abs(reported)), "")
 
@@ -242,10 +243,14 @@ def _scores(context: TrialContext, own: OwnStep, functions: TrainingParts) -> tu
         return ()
 
     def score(values: Mapping[str, np.ndarray], training: bool = False) -> tuple[float, int]:
-        with own.noting():
-            if own.model is not None:
-                own.model.load(values, session.buffers())  # rank 0's, which an evaluation shares
-                return own.model.score(share_batches(functions, job, samples), metric, training)
+        if own.model is None:
+            return 0.0, 0
+        own.model.load(values, session.buffers())  # rank 0's, which an evaluation shares
+        return own.model.score(share_batches(functions, job, samples), metric, training)
+
+    def other(values: Mapping[str, np.ndarray], training: bool = False) -> tuple[float, int]:
+        with suppress(Exception):  # what a value is like is no part of whether it differs
+            return score(values, training)
         return 0.0, 0
 
     mine = (0.0, 0)
@@ -253,15 +258,16 @@ def _scores(context: TrialContext, own: OwnStep, functions: TrainingParts) -> tu
         theirs = session.evaluate(share_batches(functions, job, samples), metric)
         now = session.weights()
         moved = next((name for name in now if not np.array_equal(now[name], trained[name], equal_nan=True)), "")
-        mine = mine if number else score(weights)
+        with own.noting():
+            mine = mine if number else score(weights)
         sums = session.total([float(theirs[0]), float(theirs[1]), float(mine[0]), float(mine[1])])
         if not sums[3] or not np.isfinite(sums).all():
             continue
         # The harness's own number divides both, so a lost sample shows.
         reported, right, like = sums[0] / sums[3], sums[2] / sums[3], ""
-        if reported != right:
+        if abs(reported - right) > SAME_SCORE * abs(right):
             like = like_score(session, reported, mine, {
-                "training": score(weights, training=True), "before": score(own.before)})
+                "training": other(weights, training=True), "before": other(own.before)}, int(sums[3]))
         found.append(ScoreAgain(metric=metric, samples=int(sums[3]), reported=reported, own=right, moved=moved,
                                 counted=int(sums[1]), like=like))
     return tuple(found)
