@@ -115,6 +115,7 @@ class RankLedger(Frozen):
 
 
 MOST_NAMES = 4
+"""Names of tensors in one `Apart`."""
 
 
 class Apart(Frozen):

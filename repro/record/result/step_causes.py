@@ -47,11 +47,11 @@ LIKE_SCORE = {
 
 
 class Place(Frozen):
-    """Where a step begins to differ from the harness's own."""
+    """First place in which a step differs from the harness's own."""
 
     at: Literal["input", "output", "loss", "backward", "nowhere"]
-    """What goes into a layer, what comes out of it, the loss of right outputs, the way back through a layer; in no
-    layer: not before gradients are added up and sent, or at the loss that is told."""
+    """The input of a layer, its output, the loss of correct outputs, back-propagation through a layer; "nowhere": no
+    layer differs, so gradients are changed after back-propagation, or the engine reports another loss."""
     layer: str = ""
     """Its name; "": the model itself, behind its layers."""
     kind: str = ""
@@ -74,14 +74,14 @@ def place_cause(place: Place, *, of_loss: bool) -> str:
     """Return where a loss, or a gradient, begins to differ."""
     layer = f"layer {place.layer!r} ({place.kind})" if place.layer else "the model behind its layers"
     return {
-        "input": f"what goes into {layer} is the first that differs: it is changed before it",
-        "output": f"what {layer} computes is the first that differs: it has another function or mode, other weights or "
+        "input": f"the input of {layer} is the first to differ: it is changed before this layer",
+        "output": f"the output of {layer} is the first to differ: it has another function or mode, other weights or "
                   "other random numbers",
-        "loss": "what all layers compute is right: the loss is another one, or of changed outputs",
-        "backward": f"the way back through {layer} is the first that differs: what it computes is right, and its "
-                    "gradient is not",
-        "nowhere": "all layers compute it rightly, forwards and backwards: "
-                   + ("the loss that is told is another one" if of_loss else
+        "loss": "the outputs of all layers are correct: the loss is another one, or of changed outputs",
+        "backward": f"back-propagation through {layer} is the first to differ: its output is correct, and its gradient "
+                    "is not",
+        "nowhere": "all layers are correct, forwards and backwards: "
+                   + ("the reported loss is another one" if of_loss else
                       "it is changed where it is added up, averaged, compressed or sent"),
     }[place.at]
 
@@ -96,5 +96,5 @@ def names_of(differing: Sequence[str], differ: int) -> str:
     if not differ:
         return ""
     named = ", ".join(map(repr, differing))
-    return f"; it is so in {named} and {differ - len(differing)} more" if differ > len(differing) else (
+    return f"; in {named} and {differ - len(differing)} more" if differ > len(differing) else (
         f"; only in {named}")

@@ -230,7 +230,7 @@ def _equal(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 PASS_END = 2
-"""Steps of the gate before the pass over the data ends, where there are as many: readers begin anew there."""
+"""Steps of the gate before the pass over the data ends, where there are as many: readers start a new pass there."""
 BLOCK = 1 << 16
 """Numbers that are measured at a time: their float64 copies stay in a processor's cache."""
 

@@ -1,4 +1,4 @@
-"""What goes through the layers of a model in one step, of an engine and of the harness: the first that differs."""
+"""Finds the first layer whose input, output or gradient differs between a step of an engine and the harness's own."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 ROUNDED = 1e-5
 """Relative difference up to which two tensors are the same, as far as rounding of float32 goes."""
 SMALL, NARROW = 1e-3, 0.02
-"""The same as a share of the largest difference in the step, which begins in the layer where it first has some size; of
-formats narrower than float32, whose rounding is larger."""
+"""Smaller shares of the largest difference in the step are rounding: in float32, and in narrower formats."""
 MOST_NUMBERS = 1 << 24
 """Of a tensor that is measured."""
 SEED = 20

@@ -257,7 +257,8 @@ def _scores(context: TrialContext, own: OwnStep, functions: TrainingParts) -> tu
     for number in range(2):
         theirs = session.evaluate(share_batches(functions, job, samples), metric)
         now = session.weights()
-        moved = next((name for name in now if not np.array_equal(now[name], trained[name], equal_nan=True)), "")
+        mine_moved = next((name for name in now if not np.array_equal(now[name], trained[name], equal_nan=True)), "")
+        moved = next(filter(None, session.gather(mine_moved)), "")
         with own.noting():
             mine = mine if number else score(weights)
         sums = session.total([float(theirs[0]), float(theirs[1]), float(mine[0]), float(mine[1])])

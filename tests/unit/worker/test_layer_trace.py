@@ -99,8 +99,8 @@ def test_a_wrapper_around_a_layer_is_passed_over() -> None:
 
 def test_words_say_what_is_right_and_what_is_not() -> None:
     norm = Place(at="output", layer="5", kind="GroupNorm")
-    assert place_cause(norm, of_loss=True).startswith("what layer '5' (GroupNorm) computes is the first that differs")
+    assert place_cause(norm, of_loss=True).startswith("the output of layer '5' (GroupNorm) is the first to differ")
     nowhere = {of_loss: place_cause(Place(at="nowhere"), of_loss=of_loss) for of_loss in (True, False)}
-    assert "the loss that is told" in nowhere[True] and "added up, averaged, compressed or sent" in nowhere[False]
+    assert "the reported loss" in nowhere[True] and "added up, averaged, compressed or sent" in nowhere[False]
     assert names_of((), 0) == "" and names_of(("a", "b"), 2) == "; only in 'a', 'b'"
-    assert names_of(("a", "b"), 5) == "; it is so in 'a', 'b' and 3 more"
+    assert names_of(("a", "b"), 5) == "; in 'a', 'b' and 3 more"

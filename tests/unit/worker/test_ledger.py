@@ -473,11 +473,11 @@ def test_tensors_with_factors_of_their_own_are_told_from_one_factor() -> None:
 
 def test_a_layer_that_differs_is_the_cause_where_no_factor_or_likeness_is_known() -> None:
     place = Place(at="backward", layer="6", kind="ReLU")
-    assert "the way back through layer '6' (ReLU) is the first" in judged(0.3, place=place)[0]
+    assert "back-propagation through layer '6' (ReLU) is the first" in judged(0.3, place=place)[0]
     assert "summed over the ranks" in judged(3.0, ratio=4.0, place=place)[0]
     assert "rank 1 alone" in judged(0.3, like="rank 1", place=place)[0]
     masks = Place(at="output", layer="7", kind="Dropout")
-    assert "what layer '7' (Dropout) computes" in judged(0.3, what="loss", like="masks", place=masks)[0]
+    assert "the output of layer '7' (Dropout)" in judged(0.3, what="loss", like="masks", place=masks)[0]
 
 
 @pytest.mark.parametrize(("like", "ran"), [
