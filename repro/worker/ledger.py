@@ -16,7 +16,7 @@ from repro.core.random_streams import Streams
 from repro.record.log.facts import Cause, LedgerNote, NoteKind, RankLedger, WeightsAt
 from repro.seams.training import Batch, Held, Job, TrainingParts
 from repro.seams.workload import tensors_in
-from repro.worker.seen import KeptBatches, Step, same_tensors
+from repro.worker.seen import KeptBatches, Step, Unlike, same_tensors, unlike
 from repro.worker.weights import checksum_held
 
 if TYPE_CHECKING:
@@ -188,8 +188,8 @@ class TrainingLedger:
             if kept.was_changed:
                 continue
             self._totals["compared"] += 1
-            for kind in kept.others():
-                self._note(kind, 0, 0, kept.step)
+            for kind, how in kept.others():
+                self._note(kind, how.found, how.wanted, kept.step, how.cause)
         self.newest = [*self.newest, *self._waiting][-2:]
         for kept in self._waiting:
             kept.forget_seen()
@@ -218,6 +218,12 @@ class TrainingLedger:
         if len(found) != len(self._state) or not all(map(_equal, found, self._state)):
             self._note("state", 0, 0)
         self._state = None
+
+    def _counted(self) -> float | None:
+        """Return the most steps that the optimizer counts in what it keeps of a tensor; None if it counts none."""
+        kept = getattr(self.optimizer, "state", {}).values()
+        counts = [float(each["step"]) for each in kept if isinstance(each, Mapping) and "step" in each]
+        return max(counts) if counts else None
 
     def compare_clocks(self, own: float, kernel: float) -> None:
         """Compare the seconds of the trial by its own clock and by the kernel's."""
@@ -279,6 +285,9 @@ class TrainingLedger:
             if other:  # a step without an update is one whose scaled gradients overflowed
                 first = min(other, key=lambda note: note.step)
                 notes["updates"] = _Note(first.step, first.found, usual.found, sum(note.times for note in other))
+        updated, counted = sum(note.times for count, note in self._counts.items() if count), self._counted()
+        if updated and counted is not None and counted != updated:
+            notes["counted"] = _Note(self._step.number, counted, updated)
         return RankLedger(**totals, updates=int(usual.found) if usual else 0, weights=tuple(self._weights), notes=tuple(
             LedgerNote(kind=kind, step=note.step, times=note.times, found=note.found, wanted=note.wanted,
                        cause=note.cause)
@@ -400,7 +409,9 @@ class TrainingLedger:
         if seen is None or dealt is None or seen.shape != dealt.shape or same_tensors([seen], [dealt]):
             self._passed[place] = False  # the engine casts, copies or joins; kept steps are compared
         else:
-            self._note("targets" if place else "inputs", 0, 0)
+            kind: NoteKind = "targets" if place else "inputs"
+            how = unlike([seen], [dealt]) if kind not in self._notes else Unlike(self._notes[kind].cause)
+            self._note(kind, how.found, how.wanted, cause=how.cause)
 
     def _note(
         self, kind: NoteKind, found: float, wanted: float, step: int | None = None, cause: Cause = ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from repro.record.log.facts import Cause
 from repro.seams.training import Batch
 from repro.seams.workload import tensors_in
 
@@ -37,16 +39,17 @@ class KeptBatches:
             self.as_dealt = False
             self.note_versions(call)
 
-    def others(self) -> Iterator[Literal["inputs", "targets"]]:
-        """Yield which of both were not those dealt; a model, or a loss, that was never called is not watched."""
+    def others(self) -> Iterator[tuple[Literal["inputs", "targets"], Unlike]]:
+        """Yield which of both were not those dealt, and how; a model, or a loss, that was never called is not watched.
+        """
         counts = (0, len(self.dealt))
         if self.as_dealt and len(self.inputs) in counts and len(self.targets) in counts:
             return
         inputs, targets = zip(*self.dealt, strict=True)
         if self.inputs and not same_tensors(self.inputs, inputs):
-            yield "inputs"
+            yield "inputs", unlike(self.inputs, inputs)
         if self.targets and not same_tensors(self.targets, targets):
-            yield "targets"
+            yield "targets", unlike(self.targets, targets)
 
     def forget_seen(self) -> None:
         self.versions = self.versions[:sum(1 for _ in tensors_in(self.dealt))]
@@ -94,6 +97,39 @@ def same_tensors(seen: Collection[Any], dealt: Collection[Any]) -> bool:
     return [len(call) for call in ours] == [len(call) for call in theirs] and all(
         one is other or (one.shape == other.shape and torch.equal(*map(torch.nan_to_num, (one, other.to(one)))))
         for call, mate in zip(ours, theirs, strict=True) for one, other in zip(call, mate, strict=True))
+
+
+class Unlike(NamedTuple):
+    """How tensors differ from those dealt."""
+
+    cause: Cause = ""
+    found: float = 0.0
+    """The factor ("multiple"), or the samples that differ ("some")."""
+    wanted: float = 0.0
+    """All samples ("some")."""
+
+
+def unlike(seen: Collection[Any], dealt: Collection[Any]) -> Unlike:
+    """Return how the first tensor of the calls seen differs from that of those dealt."""
+    import torch
+
+    ours, theirs = (_joined([[*tensors_in(call)][:1] for call in found])[0] for found in (seen, dealt))
+    if not ours or not theirs or ours[0].shape != theirs[0].shape or not ours[0].numel() or not ours[0].ndim:
+        return Unlike()
+    one, other = (tensor.detach().reshape(len(tensor), -1) for tensor in (ours[0], theirs[0].to(ours[0])))
+    if torch.equal(one, other.bfloat16().to(one)):
+        return Unlike("narrow")
+    wide, right = one.double(), other.double()
+    factor = float((wide * right).sum() / (right * right).sum().clamp_min(1e-300))
+    left = float((wide - factor * right).norm())
+    if one.is_floating_point() and factor and left < 1e-3 * float((wide - right).norm()):
+        return Unlike("multiple", factor)
+    rows, known = ([row.tobytes() for row in tensor.float().cpu().numpy()] for tensor in (one, other))
+    if Counter(rows) == Counter(known):
+        return Unlike("order")
+    if set(rows) < set(known):
+        return Unlike("repeated")
+    return Unlike("some", sum(row != right_row for row, right_row in zip(rows, known, strict=True)), len(rows))
 
 
 def _joined(calls: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:

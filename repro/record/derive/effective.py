@@ -183,10 +183,17 @@ def find_other_steps(choices: TrainingConfig, again: StepsAgain | None) -> Seque
     rounding = max(STEP_TOLERANCE, choices.optimizer.get(Optimizer).rounding)
     # Of kept steps it is not looked for; what differs in them mostly does so afterwards, too.
     place = next((step.place for step in again.steps if step.place), None)
-    for step, within in [*((step, True) for step in again.within), *((step, False) for step in again.steps)]:
+    every = [*((step, True) for step in again.within), *((step, False) for step in again.steps)]
+    limits = {"update": rounding}
+    usual = NARROW_STEP_TOLERANCE if narrow else STEP_TOLERANCE
+    for step, within in every:
         for item in step.apart:
-            limit = rounding if item.what == "update" else NARROW_STEP_TOLERANCE if narrow else STEP_TOLERANCE
-            if item.apart > limit:
+            if item.apart > (limit := limits.get(item.what, usual)):
+                if not item.like:  # another step may tell what this one does not
+                    alike = (other for later, _ in every for other in later.apart if other.like and other.apart > limit
+                             and (other.what, other.name) == (item.what, item.name))
+                    item = item.model_copy(update=next(
+                        ({"like": one.like, "shares": one.shares, "option": one.option} for one in alike), {}))
                 return [other_step(choices, item, step, limit, within, step.place or place)]
     return [OtherScore(**item.model_dump()) for item in again.scores
             if item.moved or _scores_differ(choices, item.metric, item.samples, item.reported, item.own)][:1]
@@ -225,7 +232,7 @@ def _narrow_masters(choices: TrainingConfig, facts: FinalFacts) -> list[NarrowMa
 
 def _other_evaluations(choices: TrainingConfig, facts: FinalFacts) -> list[OtherEvaluation]:
     samples, metric = choices.workload.get(Workload).eval_samples, choices.stop.metric
-    return [OtherEvaluation(evaluation=item.number, metric=metric, reported=item.reported, own=item.own)
+    return [OtherEvaluation(evaluation=item.number, metric=metric, reported=item.reported, own=item.own, like=item.like)
             for item in facts.evaluations if item.reported is not None and item.own is not None
             and _scores_differ(choices, metric, samples, item.reported, item.own)]
 

@@ -38,6 +38,8 @@ class OwnEvaluation(Frozen):
     own: float | None
     problem: str = ""
     """Why it could not be repeated."""
+    like: str = ""
+    """What a value that differs equals instead."""
 
 
 class FinalFacts(Frozen):
@@ -59,16 +61,18 @@ class FinalFacts(Frozen):
 
 
 NoteKind = Literal["samples", "loss", "inputs", "targets", "outside", "backward", "update outside", "flags", "autocast",
-                   "updates", "rate", "moved", "state", "data", "dealt", "clock"]
+                   "updates", "rate", "moved", "state", "data", "dealt", "clock", "counted"]
 """What contradicts a ledger: samples of a step that the model, or the loss, saw; other inputs or targets than dealt;
 forward, backward or update outside a timed step; layers in evaluation mode; autocast; updates of a step; the rate;
 weights that changed between a drawn step and the next one; what the optimizer keeps, by an evaluation; training data
-that were read before the clock started, or are others when they are read again; the trial's clock against the kernel's.
+that were read before the clock started, or are others when they are read again; the trial's clock against the kernel's;
+steps that the optimizer counts in what it keeps.
 """
 
 
-Cause = Literal["", "late", "left out", "held"]
-"""What a wrong rate looks like: that of the step before, 0, that of the first step."""
+Cause = Literal["", "late", "left out", "held", "narrow", "multiple", "order", "repeated", "some"]
+"""What a wrong rate looks like: that of the step before, 0, that of the first step. What other inputs or targets look
+like: rounded to bfloat16, a multiple, in another order, some twice and others not at all, some of them others."""
 
 
 class LedgerNote(Frozen):
@@ -133,7 +137,9 @@ class Apart(Frozen):
     shares: tuple[float, ...] = ()
     """How often its parts count, of a gradient that is another mean ("parts": of each rank its micro-batches but the
     last one, and that one, if there are several) or of an update ("gradient": its gradient); least and most, if
-    tensors have factors of their own ("multiples", "gradients")."""
+    tensors have factors of their own ("multiples", "gradients", "follows"); the value of `option`."""
+    option: str = ""
+    """Of the requested rule, such as "betas[1]", if the update is that with another value of it."""
     until: str = ""
     """The last tensor in the model's order that differs; "": the last of all does."""
     differing: tuple[str, ...] = ()
@@ -166,6 +172,8 @@ class ScoreAgain(Frozen):
     """The first tensor that the evaluation changed."""
     like: str = ""
     """What a value that differs equals instead: "rank 1", "training", "before" (`result.step_causes.LIKE_SCORE`)."""
+    place: Place | None = None
+    """Where it begins to differ; None: not looked for."""
 
 
 class StepsAgain(Frozen):

@@ -210,8 +210,11 @@ class OtherEvaluation(Worded):
     metric: str
     reported: float
     own: float
-    sentence = ("evaluation {evaluation} found {metric} {reported:.6g}, and the harness {own:.6g} with the same "
-                "weights")
+    like: str = ""
+
+    def _words(self) -> str:
+        return (f"evaluation {self.evaluation} found {self.metric} {self.reported:.6g}, and the harness "
+                f"{self.own:.6g} with the same weights" + (f": {score_cause(self.like)}" if self.like else ""))
 
 
 class Contradicted(Worded):
@@ -229,7 +232,7 @@ class Contradicted(Worded):
 
     def _words(self) -> str:
         more = f" ({self.times} times in all)" if self.times > 1 else ""
-        cause = LEDGER_CAUSES.get(self.cause) or self._amount()
+        cause = LEDGER_CAUSES.get(self.cause, "").format(**dict(self)) or self._amount()
         return f"rank {self.rank}: {LEDGER_WORDS[self.what].format(**dict(self))}{more}{f': {cause}' if cause else ''}"
 
     def _amount(self) -> str:
@@ -251,6 +254,8 @@ LEDGER_WORDS = {
     "update outside": "the optimizer stepped outside the timed steps, first after step {step}",
     "flags": "{found:g} layers were in evaluation mode and not {wanted:g}, first in step {step}",
     "autocast": "autocast was {found:g}, not {wanted:g} (1: on), first in step {step}",
+    "counted": "what the optimizer keeps counts {found:.0f} steps, and it took {wanted:.0f}: it was replaced or "
+               "changed",
     "updates": "the optimizer stepped {found:g} times and not {wanted:g}, as usual, first in step {step}",
     "data": "training data were read before the clock started",
     "clock": "the trial's clock counted {found:.6g} s, and the kernel's {wanted:.6g} s",
@@ -263,7 +268,10 @@ LEDGER_WORDS = {
 }
 """Kind of a ledger's note -> its words."""
 LEDGER_CAUSES = {"late": "that of the step before", "left out": "the update changes nothing",
-                 "held": "that of the first step, which the schedule does not reach"}
+                 "held": "that of the first step, which the schedule does not reach",
+                 "narrow": "they are rounded to bfloat16", "multiple": "they are {found:.4g} times the dealt ones",
+                 "order": "the same, in another order", "repeated": "some of them twice, others not at all",
+                 "some": "{found:g} of {wanted:g} samples in this step are others, or changed"}
 
 
 class OtherStep(Worded):
@@ -285,6 +293,7 @@ class OtherStep(Worded):
     like: str = ""
     """Another loss, gradient or update that it equals (`log.facts.Apart`)."""
     shares: tuple[float, ...] = ()
+    option: str = ""
     until: str = ""
     differing: tuple[str, ...] = ()
     differ: int = 0
@@ -334,11 +343,14 @@ class OtherStep(Worded):
         return factor_cause(self.ratio, self.processes, self.accumulation)
 
     def _range(self) -> str:
-        return "from {:.3g} to {:.3g} times".format(*self.shares)
+        least, most = (f"{share:.3g}" for share in self.shares)
+        return f"{least} times" if least == most else f"from {least} to {most} times"
 
     def _shares(self) -> str:
-        """Return how often the gradient of an update, or at most eight parts of a gradient, count."""
-        if self.like == "gradients":
+        """Return how often the gradient of an update, or at most eight parts of a gradient, count; or an option."""
+        if self.option:
+            return f"{self.option}, about {self.shares[0]:.3g}"
+        if self.like in ("gradients", "follows"):
             return self._range()
         if self.what == "update":
             return "".join(f"{share:.3g}" for share in self.shares)
@@ -359,12 +371,13 @@ class OtherScore(Worded):
     counted: int | None = None
     moved: str = ""
     like: str = ""
+    place: Place | None = None
 
     def _words(self) -> str:
         if self.moved:
             return (f"an evaluation after the trial changed the weights, the first of them {self.moved!r}, and did not "
                     "restore them")
-        cause = score_cause(self.like)
+        cause = score_cause(self.like, self.place)
         if self.counted is not None and self.counted != self.samples:
             cause = f"it counted {self.counted} samples and not {self.samples}"
         return (f"an evaluation after the trial found {self.metric} {self.reported:.6g}, and the harness "

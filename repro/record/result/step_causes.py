@@ -36,6 +36,12 @@ LIKE = {
     "unclipped": "it is that without clipping",
     "nesterov": "it is that with Nesterov's momentum",
     "no nesterov": "it is that without Nesterov's momentum",
+    "uncorrected": "it is that without the correction of the moments for the first steps (bias correction)",
+    "decoupled": "it is that with weight decay beside the gradient, as AdamW has it",
+    "coupled": "it is that with weight decay in the gradient, as Adam has it",
+    "still": "it did not change in this step",
+    "follows": "its change is {} the right one: another momentum",
+    "option": "it is that with another {}",
 }
 """Of a loss, a gradient or an update that is like another one."""
 
@@ -49,13 +55,19 @@ LIKE_SCORE = {
 class Place(Frozen):
     """First place in which a step differs from the harness's own."""
 
-    at: Literal["input", "output", "loss", "backward", "nowhere"]
-    """The input of a layer, its output, the loss of correct outputs, back-propagation through a layer; "nowhere": no
-    layer differs, so gradients are changed after back-propagation, or the engine reports another loss."""
+    at: Literal["samples", "input", "output", "loss", "backward", "nowhere", "model"]
+    """The inputs of the model, the input of a layer, its output, the loss (of an evaluation: the metric) of correct
+    outputs, back-propagation through a layer; "nowhere": no layer differs, so gradients are changed after
+    back-propagation, or the engine reports another loss; "model": of an evaluation, that did not call the trained one.
+    """
     layer: str = ""
     """Its name; "": the model itself, behind its layers."""
     kind: str = ""
     """Its class."""
+    turns: tuple[int, ...] = ()
+    """Micro-batches that differ, and all; empty: all do."""
+    ranks: tuple[int, ...] = ()
+    """Ranks on which one differs; empty: all."""
 
 
 def factor_cause(ratio: float, processes: int, accumulation: int) -> str:
@@ -73,22 +85,37 @@ def factor_cause(ratio: float, processes: int, accumulation: int) -> str:
 def place_cause(place: Place, *, of_loss: bool) -> str:
     """Return where a loss, or a gradient, begins to differ."""
     layer = f"layer {place.layer!r} ({place.kind})" if place.layer else "the model behind its layers"
-    return {
+    found = {
         "input": f"the input of {layer} is the first to differ: it is changed before this layer",
         "output": f"the output of {layer} is the first to differ: it has another function or mode, other weights or "
                   "other random numbers",
-        "loss": "the outputs of all layers are correct: the loss is another one, or of changed outputs",
+        "loss": "the outputs of all layers are correct: the loss is another one, or of changed outputs or targets",
         "backward": f"back-propagation through {layer} is the first to differ: its output is correct, and its gradient "
                     "is not",
         "nowhere": "all layers are correct, forwards and backwards: "
                    + ("the reported loss is another one" if of_loss else
                       "it is changed where it is added up, averaged, compressed or sent"),
-    }[place.at]
+    }.get(place.at, "the inputs of the model are the first to differ: other samples, or changed ones")
+    return found + _only(place)
 
 
-def score_cause(like: str) -> str:
-    """Return what a differing evaluation is like."""
-    return LIKE_SCORE.get(like, f"it is that of {like} alone")
+def _only(place: Place) -> str:
+    """Return which micro-batches and ranks differ; "": all of them."""
+    found = [f"{' of '.join(map(str, place.turns))} micro-batches"] if place.turns else []
+    if place.ranks:
+        found.append(f"rank{'s' * (len(place.ranks) > 1)} {', '.join(map(str, place.ranks))}")
+    return f"; only in {' of '.join(found)}" if found else ""
+
+
+def score_cause(like: str, place: Place | None = None) -> str:
+    """Return what a differing evaluation is like, or where it begins to differ."""
+    if like or place is None:
+        return LIKE_SCORE.get(like, f"it is that of {like} alone")
+    if place.at == "model":
+        return "the trained model was not called: another model, or an earlier value"
+    if place.at == "loss":
+        return "the outputs of all layers are correct: the metric is another one, or is added up otherwise"
+    return place_cause(place, of_loss=True)
 
 
 def names_of(differing: Sequence[str], differ: int) -> str:

@@ -127,7 +127,7 @@ def check_aged(pair: Pair) -> Difference | None:
         if trace.moved_at_rate_zero:
             start, end = pair.reference.steps[last] + 1, pair.reference.steps[last + 1] - 1
             text = (f"steps {start} to {end}: weight of {trace.moved_at_rate_zero!r} on rank {trace.rank} changed at "
-                    "rate 0")
+                    "rate 0: beside the update, or by a part of it without the rate (decay, averaging, noise)")
             return Difference("rate 0", start, text, trace.moved_at_rate_zero)
     return None
 
@@ -197,7 +197,8 @@ def check_own_evaluation(ranks: Sequence[Trace], index: int, tolerance: float) -
         if item.own is not None and (found := compare_number(
                 "evaluation", item.step, item.value, item.own, tolerance)):
             text = found.text.replace("the reference's", "the harness's of the same weights")
-            return replace(found, text=f"{text}: {score_cause(item.like)}" if item.like else text)
+            known = item.like or item.place is not None
+            return replace(found, text=f"{text}: {score_cause(item.like, item.place)}" if known else text)
     return None
 
 

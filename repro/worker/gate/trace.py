@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field
 from repro.core.errors import ParityError
 from repro.core.frozen import Frozen
 from repro.record.log.facts import StepAgain
+from repro.record.result.step_causes import Place
 
 Kind = Literal["fp32", "precision"]
 """fp32: the long comparison, without rounding to narrow types; precision: a short one in the cell's own format."""
@@ -82,7 +83,9 @@ class Evaluation(Frozen):
     own: float | None = None
     """The harness's own evaluation of the same weights; None: not to be compared."""
     like: str = ""
-    """What a value that differs equals instead (`worker.report.steps_after.like_score`)."""
+    """What a value that differs equals instead (`worker.report.score_difference.like_score`)."""
+    place: Place | None = None
+    """Where it begins to differ."""
     moved: str = ""
     """First tensor that the evaluation changed; "" if none."""
     resting: int = 0

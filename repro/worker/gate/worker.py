@@ -27,7 +27,8 @@ from repro.worker.input.data_order import SampleOrder
 from repro.worker.memory import naming_out_of_memory
 from repro.worker.report.layer_trace import traced
 from repro.worker.report.own_step import Begun, Found, OwnStep
-from repro.worker.report.steps_after import SAME_SCORE, fits, has_an_update, like_score
+from repro.worker.report.score_difference import SAME_SCORE, like_score, where_score_differs
+from repro.worker.report.steps_after import fits, has_an_update
 from repro.worker.serve import serve
 from repro.worker.setup import RankPlace, Started, make_job, read_trial, start_session, warm_up
 from repro.worker.weights import describe_held, wide_share
@@ -87,6 +88,8 @@ class Recorder:
         self.own: OwnStep | None = None
         """Repeats the split steps of a candidate, for words about what differs; None: of the reference, or there is no
         memory for it."""
+        self._keeps_up = True
+        """The optimizer of `own` took all steps so far."""
         self._apart: list[Apart] = []
         self._again: list[StepAgain] = []
 
@@ -140,7 +143,7 @@ class Recorder:
             self.measures.add("gradient")
         before, self.weights = self.weights, self.session.weights()
         if step.split and self.own is not None:
-            if self._apart and has_an_update(self.trial.training):
+            if self._apart and self._keeps_up and has_an_update(self.trial.training):
                 self._apart += self.own.compare_update(before, gradients, self.weights, rate)
             self._again.append(self.own.repeated(step.number, self._apart))
         self.measures.add("weight", self.weights.items())
@@ -170,7 +173,9 @@ class Recorder:
         return gradients
 
     def _age(self, last: int) -> dict[str, Any]:
-        self.own = None
+        self._keeps_up = False
+        if self.own is not None:
+            self.own.newest = {}
         losses = [float(self.session.step(self._batches(last + 1 + index), 0.0)) for index in range(AGED_STEPS)]
         moved = "" if self.job.optimizer.moves_at_rate_zero else self._moved()
         return {"aged_loss": tuple(self._mean(losses)), "moved_at_rate_zero": moved}
@@ -193,18 +198,26 @@ class Recorder:
         functions = self.started.functions
         assert functions is not None
         own = OwnModel(self.trial, job, functions)
-        own.load(weights, self.session.buffers())
-        ours = own.score(share_batches(functions, job, samples), metric)
+
+        def score(training: bool = False) -> tuple[float, int]:
+            own.load(weights, self.session.buffers())
+            return own.score(share_batches(functions, job, samples), metric, training)
+
+        def other(training: bool = False) -> tuple[float, int]:
+            with suppress(Exception):  # some models cannot be evaluated in training mode
+                return score(training)
+            return 0.0, 0
+
+        ours = score()
         sums = self.session.total([theirs[0], float(theirs[1]), ours[0], float(ours[1])])
         self._optimizer = own.describe_optimizer()
         value, right = sums[0] / sums[3], sums[2] / sums[3]  # the harness's own count is the divisor of both
-        like = ""
+        like, place = "", None
         if abs(value - right) > SAME_SCORE * abs(right):
-            other = (0.0, 0)
-            with suppress(Exception):  # some models cannot be evaluated in training mode
-                other = own.score(share_batches(functions, job, samples), metric, training=True)
-            like = like_score(self.session, value, ours, {"training": other}, int(sums[3]))
-        return Evaluation(step=step, value=value, own=right, like=like, moved=moved, resting=resting,
+            like = like_score(self.session, value, ours, {"training": other(training=True)}, int(sums[3]))
+            place = where_score_differs(self.trial.training, self.session, (self.parts.model, own.model), (
+                lambda: self.session.evaluate(share_batches(self.parts, job, samples), metric), other))
+        return Evaluation(step=step, value=value, own=right, like=like, place=place, moved=moved, resting=resting,
                           counted=int(sums[1]), samples=int(sums[3]))
 
     def _describe_ranks(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from repro.core.random_streams import Streams
 from repro.record.log.facts import FinalFacts, OwnEvaluation
 from repro.seams.training import Batch, Held, Session
 from repro.worker.evaluation import Evaluated, OwnModel
+from repro.worker.report.score_difference import SAME_SCORE, like_score
 from repro.worker.setup import TrialContext
 from repro.worker.weights import describe_held, held_or_full, in_groups, wide_share
 
@@ -148,10 +150,17 @@ def _evaluate_again(
             problem = " ".join(str(error).split())[:200] or type(error).__name__
     shares = context.session.gather([float(found[0]), found[1], problem])
     total, count = sum(share[0] for share in shares), sum(share[1] for share in shares)
-    return OwnEvaluation(
-        number=item.evaluated.number, samples=item.evaluated.samples, reported=_finite(item.evaluated.value),
-        own=_finite(total / count) if count else None, problem=next((share[2] for share in shares if share[2]), ""),
-    )
+    reported, right, like = _finite(item.evaluated.value), _finite(total / count) if count else None, ""
+    problem = next((share[2] for share in shares if share[2]), "")
+    if reported is not None and right is not None and not problem and abs(reported - right) > SAME_SCORE * abs(right):
+        other = (0.0, 0)
+        with suppress(Exception):  # what a value is like is no part of whether it differs
+            assert own is not None
+            own.load(weights, item.buffers)
+            other = own.score(batches(), context.choices.stop.metric, training=True)
+        like = like_score(context.session, reported, found, {"training": other}, int(count))
+    return OwnEvaluation(number=item.evaluated.number, samples=item.evaluated.samples, reported=reported, own=right,
+                         problem=problem, like=like)
 
 
 def _finite(value: float) -> float | None:

@@ -1,4 +1,5 @@
-"""Finds the first layer whose input, output or gradient differs between a step of an engine and the harness's own."""
+"""Finds the first layer whose input, output or gradient differs between a step, or an evaluation, of an engine and the
+harness's own."""
 
 from __future__ import annotations
 
@@ -25,6 +26,8 @@ MOST_NUMBERS = 1 << 24
 """Of a tensor that is measured."""
 SEED = 20
 """Of the directions on which tensors are projected."""
+WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
+"""Attributes by which a wrapped layer is one of its wrapper, which has its name."""
 
 
 @dataclass(slots=True)
@@ -44,7 +47,9 @@ class LayerTrace:
     """The calls of the layers of a model, in the order in which they end."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._names = {module: name for name, module in model.named_modules()}
+        inner = {".".join(part for part in name.split(".") if part not in WRAPPERS): module
+                 for name, module in model.named_modules()}  # of a wrapper and its layer, which follows it, the layer
+        self._names = {module: name for name, module in inner.items()}
         self._directions: dict[tuple[int, torch.device], torch.Tensor] = {}
         self.calls: list[Call] = []
 
@@ -53,17 +58,18 @@ class LayerTrace:
         """Keep what the layers compute inside this context, forwards and backwards."""
         from torch.nn.modules.module import register_module_forward_hook
 
-        handle = register_module_forward_hook(self._on_forward)
+        handle = register_module_forward_hook(self._on_forward, with_kwargs=True)
         try:
             yield
         finally:
             handle.remove()
 
-    def _on_forward(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
+    def _on_forward(self, module: torch.nn.Module, inputs: Any, named: Any, outputs: Any) -> None:
         if module not in self._names:
             return
         with suppress(Exception):  # where a difference begins is no part of whether there is one
-            call = Call(self._names[module], type(module).__name__, self._measured(inputs), self._measured(outputs))
+            call = Call(self._names[module], type(module).__name__, self._measured((inputs, named)),
+                        self._measured(outputs))
             self.calls.append(call)
             for tensor in tensors_in(outputs):
                 if tensor.requires_grad and not tensor.is_leaf:
@@ -78,7 +84,7 @@ class LayerTrace:
 
         with torch.no_grad():
             flat = [tensor.detach().reshape(-1).float() for tensor in tensors_in(value)
-                    if tensor.is_floating_point() and tensor.numel() <= MOST_NUMBERS]
+                    if not tensor.is_complex() and tensor.numel() <= MOST_NUMBERS]
             return [torch.stack([torch.linalg.vector_norm(tensor), (tensor * self._direction(tensor)).sum()])
                     for tensor in flat]
 
@@ -104,30 +110,65 @@ def traced(model: torch.nn.Module | None, choices: TrainingConfig) -> Iterator[L
         yield layers
 
 
-def where_it_begins(theirs: LayerTrace, ours: LayerTrace, precision: Precision) -> Place | None:
+def where_it_begins(
+    theirs: LayerTrace, ours: LayerTrace, precision: Precision, *, evaluated: bool = False
+) -> Place | None:
     """Return where a step of an engine begins to differ from the harness's own; None if their calls cannot be compared.
+
+    Args:
+        evaluated: it is an evaluation, which ends with the outputs of the model.
     """
     small = SMALL if precision.weights == "float32" and not precision.autocast and not precision.tf32 else NARROW
+    if evaluated and ours.calls and not theirs.calls:
+        return Place(at="model")
     common = {call.name for call in theirs.calls} & {call.name for call in ours.calls}
     one, other = ([call for call in trace.calls if call.name in common] for trace in (theirs, ours))
     if not common or [call.name for call in one] != [call.name for call in other]:
         return None
-    pairs = [*zip(one, other, strict=True)]
-    sizes = [_apart(mine.outputs, right.outputs) for mine, right in pairs]
-    least = max(ROUNDED, small * max(sizes))
-    for (mine, right), size in zip(pairs, sizes, strict=True):
+    turns = [*_turns([*zip(one, other, strict=True)])]
+    sizes = [[_apart(mine.outputs, right.outputs) for mine, right in turn] for turn in turns]
+    least = max(ROUNDED, small * max((size for turn in sizes for size in turn), default=0.0))
+    found = [place for turn, turn_sizes in zip(turns, sizes, strict=True)
+             if (place := _forwards(turn, turn_sizes, least)) is not None]
+    if found:
+        # An evaluation ends with a smaller batch, so only of micro-batches it is said how many differ.
+        few = len(found) < len(turns) and not evaluated
+        return found[0].model_copy(update={"turns": (len(found), len(turns)) if few else ()})
+    if evaluated:
+        return Place(at="loss")
+    behind = [item for turn in turns for item in _backwards(turn)]
+    least = max(ROUNDED, small * max((size for size, _ in behind), default=0.0))
+    return next((place for size, place in behind if size > least), Place(at="nowhere")) if behind else None
+
+
+def first_place(places: Sequence[Place | None], fine: str = "nowhere") -> Place | None:
+    """Return where the first rank that differs does, with all such ranks; `fine`: where one that does not differ ends.
+    """
+    ranks = [rank for rank, place in enumerate(places) if place is not None and place.at != fine]
+    if not ranks:
+        return places[0]
+    found = places[ranks[0]]
+    assert found is not None
+    some = len(ranks) < len(places) and None not in places
+    return found.model_copy(update={"ranks": tuple(ranks)}) if some else found
+
+
+def _forwards(turn: Sequence[tuple[Call, Call]], sizes: Sequence[float], least: float) -> Place | None:
+    """Return the first layer of a micro-batch whose outputs differ by more than `least`."""
+    for (mine, right), size in zip(turn, sizes, strict=True):
         if size > least:
+            model, its = turn[-1]
+            if not model.name and _apart(model.inputs, its.inputs) > least:
+                return Place(at="samples")
             changed = _apart(mine.inputs, right.inputs) > least
             return Place(at="input" if changed else "output", layer=mine.name, kind=mine.kind)
-    found = [item for turn in _turns(pairs) for item in _backwards(turn)]
-    least = max(ROUNDED, small * max((size for size, _ in found), default=0.0))
-    return next((place for size, place in found if size > least), Place(at="nowhere")) if found else None
+    return None
 
 
 def _turns(pairs: Sequence[tuple[Call, Call]]) -> Iterator[Sequence[tuple[Call, Call]]]:
     """Yield the calls of each micro-batch: that of the model itself is the last to end."""
     ends = [place + 1 for place, (mine, _) in enumerate(pairs) if not mine.name]
-    yield from (pairs[begin:end] for begin, end in pairwise([0, *ends]))
+    yield from (pairs[begin:end] for begin, end in pairwise(dict.fromkeys([0, *ends, len(pairs)])))
 
 
 def _backwards(turn: Sequence[tuple[Call, Call]]) -> Iterator[tuple[float, Place]]:

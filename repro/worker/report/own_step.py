@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,25 +14,11 @@ from repro.seams.training import Batch, Job, Session, TrainingParts
 from repro.seams.workload import map_tensors
 from repro.suite.model import Trial
 from repro.worker.evaluation import OwnModel
-from repro.worker.report.layer_trace import LayerTrace, where_it_begins
-from repro.worker.report.step_difference import (
-    SUSPECT,
-    UNEXPLAINED,
-    UNLIKE,
-    Worst,
-    changed,
-    in_bfloat16,
-    norm_of,
-    parts_of,
-    short,
-)
+from repro.worker.report.layer_trace import LayerTrace, first_place, where_it_begins
+from repro.worker.report.own_rule import OwnRule
+from repro.worker.report.step_difference import SUSPECT, UNEXPLAINED, UNLIKE, Worst, changed, parts_of, short
 from repro.worker.weights import in_groups
 
-if TYPE_CHECKING:
-    import torch
-
-ROUNDING = 4e-7
-"""Share of the norm of the weights below which two updates do not differ: a few last places of float32."""
 SCALE = 2.0**12
 """Factor of the loss of formats that scale it: a small one, which overflows nowhere."""
 UNEXPLAINED_LOSS = 0.01
@@ -77,8 +61,7 @@ class OwnStep:
         self.problem = ""
         """The first failure, after which nothing is repeated."""
         self.model: OwnModel | None = None
-        self.rule: torch.optim.Optimizer | None = None
-        self.stepped: dict[str, torch.nn.Parameter] = {}
+        self.rule: OwnRule | None = None
         self.newest: dict[str, np.ndarray] = {}
         """The mean gradient of the step before, on the first rank."""
         self.before: Mapping[str, np.ndarray] = {}
@@ -113,8 +96,7 @@ class OwnStep:
         session, self.before = self.session, begun.weights
         own_loss, own_gradients = self._gradients(begun)
         told = session.gather((found.loss, own_loss, self.problem))
-        begins: list[Place | None] = session.gather(self._where(found.layers))
-        self.place = next((place for place in begins if place and place.at != "nowhere"), begins[0])
+        self.place = first_place(session.gather(self._where(found.layers)))
         losses, before, first = [pair[:2] for pair in told], self.newest, self.job.rank == 0
         worst = Worst("gradient", self.job.precision.loss_scaling is not None)
         if any(problem for _, _, problem in told) or not np.isfinite([pair[1] for pair in losses]).all():
@@ -145,7 +127,9 @@ class OwnStep:
         gradient, buffers = worst.found(), Worst("buffer")
         if found.buffers is not None:
             for name, array in self.moved.items():
-                buffers.add(name, found.buffers[name], array)
+                if buffers.add(name, theirs := found.buffers[name], array):
+                    buffers.could_be(name, theirs, {"": array, "still": begun.buffers[name]})
+                    buffers.could_be_multiple(name, "follows", theirs, array, begun.buffers[name])
         return [loss, *gradient, *buffers.found()] if gradient else []
 
     def repeated(self, number: int, apart: Sequence[Apart]) -> StepAgain:
@@ -234,93 +218,15 @@ class OwnStep:
         rate: float,
     ) -> list[Apart]:
         """Return the tensor whose update differs most from that of the requested rule for the same gradient."""
-        worst = Worst("update")
+        found = list[Apart]()
         if self.model is None or self.problem:
-            return []
-        names = [name for name, _ in self.model.model.named_parameters() if name in weights]
+            return found
         with self.noting():
             if self.rule is None:
-                self.stepped, self.rule = self._rule(names, weights)
-            kept = dict[str, Any]()
-            with suppress(Exception):  # what an update is like is no part of whether it differs
-                kept = copy.deepcopy(self.rule.state_dict())
-            whole = self._updates(self.stepped, self.rule, weights, gradients, rate, self.clip)
-            theirs = {name: after[name] - weights[name] for name in names if name not in self.unused}
-            suspects = [name for name, update in theirs.items()
-                        if worst.add(name, update, whole[name], ROUNDING * norm_of(weights[name]))]
-            for name in suspects:
-                worst.could_be(name, theirs[name], changed(theirs[name], whole[name], weights[name]) | {
-                    "narrow": in_bfloat16(weights[name] + whole[name]) - weights[name]})
-                if not self.job.optimizer.linear:
-                    worst.could_be_multiple(name, "multiples", theirs[name], whole[name])
-            with suppress(Exception):
-                for like, updates in self._other_updates(kept, weights, gradients, rate) if suspects else ():
-                    for name in suspects:
-                        if like == "gradient":
-                            worst.could_be_of(theirs[name] - updates[name], [whole[name] - updates[name]])
-                            worst.could_be_multiple(name, "gradients", theirs[name], whole[name], updates[name])
-                        else:
-                            worst.could_be(name, theirs[name], {like: updates[name]})
-        return worst.found()
-
-    def _rule(
-        self, names: Sequence[str], weights: Mapping[str, np.ndarray]
-    ) -> tuple[dict[str, torch.nn.Parameter], torch.optim.Optimizer]:
-        """Return parameters, and the requested optimizer of them."""
-        import torch
-
-        stepped = {name: torch.nn.Parameter(torch.from_numpy(weights[name]).to(self.job.device, copy=True))
-                   for name in names}
-        return stepped, self.job.optimizer.build([*stepped.items()])
-
-    def _updates(
-        self, stepped: Mapping[str, torch.nn.Parameter], rule: torch.optim.Optimizer, weights: Mapping[str, np.ndarray],
-        gradients: Mapping[str, np.ndarray], rate: float, clip: float | None,
-    ) -> dict[str, np.ndarray]:
-        """Return what a step of the rule adds to the weights."""
-        import torch
-
-        with torch.no_grad():
-            for name, parameter in stepped.items():
-                parameter.copy_(torch.from_numpy(weights[name]))
-                parameter.grad = torch.from_numpy(gradients[name]).to(parameter.device, copy=True)
-        if clip is not None:
-            torch.nn.utils.clip_grad_norm_(stepped.values(), clip)
-        for group in rule.param_groups:
-            group["lr"] = rate
-        rule.step()
-        return {name: parameter.detach().cpu().numpy() - weights[name] for name, parameter in stepped.items()}
-
-    def _other_updates(
-        self, kept: Mapping[str, Any], weights: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray],
-        rate: float,
-    ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-        """Yield the updates that the requested rule would make otherwise; of one that is linear in the gradient also
-        that of none, as "gradient".
-
-        Args:
-            kept: its state before the step.
-        """
-        for like, option, value in OTHERWISE:
-            clip = None if like == "unclipped" else self.clip
-            stepped, rule = self._rule([*self.stepped], weights)
-            if like != "forgotten":
-                rule.load_state_dict(copy.deepcopy(dict(kept)))
-            changed = [group for group in rule.param_groups if group.get(option, value) != value]
-            for group in changed:
-                group[option] = value
-            if changed or clip != self.clip or (like == "forgotten" and kept["state"]):
-                yield like, self._updates(stepped, rule, weights, gradients, rate, clip)
-        if self.job.optimizer.linear:
-            stepped, rule = self._rule([*self.stepped], weights)
-            rule.load_state_dict(copy.deepcopy(dict(kept)))
-            none = {name: np.zeros_like(array) for name, array in gradients.items()}
-            yield "gradient", self._updates(stepped, rule, weights, none, rate, None)
-
-
-OTHERWISE = (("forgotten", "", None), ("unclipped", "", None), ("nesterov", "nesterov", True),
-             ("no nesterov", "nesterov", False))
-"""Name of another update, and the option of the rule that makes it."""
+                names = [name for name, _ in self.model.model.named_parameters() if name in weights]
+                self.rule = OwnRule(self.job, self.clip, {name: weights[name] for name in names})
+            found += self.rule.compare(weights, gradients, after, rate, self.unused)
+        return found
 
 
 def _of_loss(losses: Sequence[Sequence[float]]) -> Apart:

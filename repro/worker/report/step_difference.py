@@ -119,7 +119,7 @@ class Worst:
         elif like in self.factors:
             factors = self.factors[like] + [1.0] * (len(differing) < len(self.rows))
             shares = (short(min(factors)), short(max(factors)))
-            if np.ptp(factors) < ALIKE * max(map(abs, factors)):  # one factor for all
+            if like != "follows" and np.ptp(factors) < ALIKE * max(map(abs, factors)):  # one factor for all
                 like, shares = ("gradient", shares[:1]) if like == "gradients" else ("", ())
         until = differing[-1] if differing and differing[-1] != self.rows[-1][0] else ""
         few = len(differing) < len(self.rows)

@@ -20,7 +20,7 @@ from repro.core import devices
 from repro.core.random_streams import Streams
 from repro.record.log.facts import ScoreAgain, StepAgain, StepsAgain
 from repro.record.log.schema import StepsRepeated
-from repro.seams.training import Batch, Engine, Job, Optimizer, Preconditioner, Session, TrainingParts
+from repro.seams.training import Batch, Engine, Job, Optimizer, Preconditioner, TrainingParts
 from repro.seams.workload import map_tensors
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.kinds.training_options import GateOptions
@@ -29,6 +29,7 @@ from repro.worker.kept_steps import KeptStep, has_a_gradient
 from repro.worker.report.final_checks import assemble
 from repro.worker.report.layer_trace import traced
 from repro.worker.report.own_step import Begun, Found, OwnStep
+from repro.worker.report.score_difference import SAME_SCORE, like_score, where_score_differs
 from repro.worker.setup import TrialContext
 from repro.worker.steps import TimedSteps
 
@@ -178,8 +179,6 @@ def _steps_within(
     return tuple(sorted(found, key=lambda step: step.number))
 
 
-SAME_SCORE = 1e-6
-"""Relative difference of two evaluations that are one."""
 COPIES = 12
 """Of the weights on the host while a step is repeated: before and after it, five gradients, the optimizer's parameters
 and its state before and after the step."""
@@ -212,24 +211,6 @@ def _seed(device: str, seed: int) -> None:
     np.random.seed(seed % (1 << 32))
 
 
-def like_score(
-    session: Session, reported: float, mine: tuple[float, int], others: Mapping[str, tuple[float, int]], samples: int
-) -> str:
-    """Return what a reported evaluation equals instead; all ranks take part.
-
-    Args:
-        mine: sum and number of samples that the harness found on this rank.
-        others: what it would find otherwise; one that does not have all `samples` failed somewhere.
-    """
-    each_rank: list[tuple[float, int]] = session.gather(mine)
-    found = {f"rank {rank}": value for rank, value in enumerate(each_rank) if len(each_rank) > 1}
-    for name, each in others.items():
-        total, count = session.total([float(value) for value in each])
-        found[name] = (total, int(count) if int(count) == samples else 0)
-    return next((name for name, (total, count) in found.items()
-                 if count and abs(total / count - reported) < SAME_SCORE * abs(reported)), "")
-
-
 def _scores(context: TrialContext, own: OwnStep, functions: TrainingParts) -> tuple[ScoreAgain, ...]:
     """Return two evaluations of the weights that the steps left: an engine that leaves every second one out shows it.
     """
@@ -253,7 +234,7 @@ def _scores(context: TrialContext, own: OwnStep, functions: TrainingParts) -> tu
             return score(values, training)
         return 0.0, 0
 
-    mine = (0.0, 0)
+    mine, parts = (0.0, 0), context.started.parts
     for number in range(2):
         theirs = session.evaluate(share_batches(functions, job, samples), metric)
         now = session.weights()
@@ -265,10 +246,13 @@ def _scores(context: TrialContext, own: OwnStep, functions: TrainingParts) -> tu
         if not sums[3] or not np.isfinite(sums).all():
             continue
         # The harness's own number divides both, so a lost sample shows.
-        reported, right, like = sums[0] / sums[3], sums[2] / sums[3], ""
+        reported, right, like, place = sums[0] / sums[3], sums[2] / sums[3], "", None
         if abs(reported - right) > SAME_SCORE * abs(right):
             like = like_score(session, reported, mine, {
                 "training": other(weights, training=True), "before": other(own.before)}, int(sums[3]))
+            if parts is not None:
+                place = where_score_differs(context.choices, session, (parts.model, own.model and own.model.model), (
+                    lambda: session.evaluate(share_batches(functions, job, samples), metric), lambda: other(weights)))
         found.append(ScoreAgain(metric=metric, samples=int(sums[3]), reported=reported, own=right, moved=moved,
-                                counted=int(sums[1]), like=like))
+                                counted=int(sums[1]), like=like, place=place))
     return tuple(found)

@@ -229,7 +229,8 @@ def test_steps_at_rate_zero_must_change_nothing() -> None:
         data.update(aged_loss=[0.3] * 48, moved_at_rate_zero="last.weight")
 
     assert judge(late(reference), [late(trace(0, aged)), late(trace(1, moved))]) == (
-        "steps 6 to 53: weight of 'last.weight' on rank 1 changed at rate 0")
+        "steps 6 to 53: weight of 'last.weight' on rank 1 changed at rate 0: beside the update, or by a part of it "
+        "without the rate (decay, averaging, noise)")
 
 
 def late(found: Trace) -> Trace:

@@ -11,8 +11,8 @@ import torch
 from torch.nn import functional
 
 from repro.engines.precisions import Fp32
-from repro.record.result.step_causes import Place, names_of, place_cause
-from repro.worker.report.layer_trace import LayerTrace, where_it_begins
+from repro.record.result.step_causes import Place, names_of, place_cause, score_cause
+from repro.worker.report.layer_trace import LayerTrace, first_place, where_it_begins
 
 Change = Callable[[torch.nn.Sequential], None]
 
@@ -70,9 +70,10 @@ def scaled_norm(inputs: torch.Tensor) -> torch.Tensor:
      Place(at="input", layer="2", kind="Dropout")),
     (lambda model: model[0].register_forward_pre_hook(lambda _, inputs: (inputs[0] + 0.01,)),
      Place(at="input", layer="0.0", kind="Conv2d")),
+    (lambda model: model.register_forward_pre_hook(lambda _, inputs: (inputs[0] + 0.01,)), Place(at="samples")),
     (lambda model: model.register_forward_hook(lambda *call: 10 * torch.tanh(call[2] / 10)), Place(at="loss")),
     (lambda model: model[3].weight.register_hook(lambda gradient: 2 * gradient), Place(at="nowhere")),
-], ids=["norm", "leak", "mode", "weights", "hook", "inputs", "outputs", "parameter"])
+], ids=["norm", "leak", "mode", "weights", "hook", "inputs", "samples", "outputs", "parameter"])
 def test_the_first_layer_that_differs_is_named(change: Change, place: Place) -> None:
     model, right = build(), build()
     change(model)
@@ -95,6 +96,56 @@ def test_a_wrapper_around_a_layer_is_passed_over() -> None:
     model = build()
     model[1] = torch.nn.Sequential(copy.deepcopy(model[1]))
     assert where_it_begins(train(model), train(build()), Fp32()) == Place(at="nowhere")
+
+
+def test_a_micro_batch_and_a_rank_that_differ_alone_are_named() -> None:
+    model, calls = build(), iter((1.0, 1.1))
+    model[0].register_forward_hook(lambda *call: next(calls) * call[2])
+    place = where_it_begins(train(model), train(build()), Fp32())
+    assert place == Place(at="input", layer="1", kind="Flatten", turns=(1, 2))
+    both = first_place([Place(at="nowhere"), place, place])
+    assert both is not None and both.ranks == (1, 2) and first_place([place, place]) == place
+    assert first_place([None, None]) is None and first_place([Place(at="nowhere")]) == Place(at="nowhere")
+    assert place_cause(both, of_loss=True).endswith("; only in 1 of 2 micro-batches of ranks 1, 2")
+
+
+def test_where_an_evaluation_begins_to_differ_has_words_of_its_own() -> None:
+    def evaluate(model: torch.nn.Module, shift: float = 0.0, times: int = 2) -> LayerTrace:
+        model.eval()
+        trace, generator = LayerTrace(model), torch.Generator().manual_seed(4)
+        with torch.no_grad(), trace.watching():
+            for _ in range(times):
+                model(torch.randn(6, 1, 8, 8, generator=generator) + shift)
+        return trace
+
+    def cause(theirs: LayerTrace) -> str:
+        return score_cause("", where_it_begins(theirs, evaluate(build()), Fp32(), evaluated=True))
+
+    averaged = build()
+    averaged[3].weight.data.mul_(0.99)
+    assert "the output of layer '3' (Linear)" in cause(evaluate(averaged))
+    assert "the inputs of the model are the first to differ" in cause(evaluate(build(), 0.1))
+    assert cause(evaluate(build())).startswith("the outputs of all layers are correct: the metric is another one")
+    assert cause(LayerTrace(build())).startswith("the trained model was not called")
+    assert cause(evaluate(build(), times=1)) == "of other samples, other weights or another function"
+
+
+class Wrapper(torch.nn.Module):
+    """Keeps a layer by an attribute that FSDP and activation checkpoints use."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self._checkpoint_wrapped_module = layer
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        return self._checkpoint_wrapped_module(inputs)
+
+
+def test_a_layer_in_a_wrapper_keeps_its_name() -> None:
+    model = build()
+    model[3].bias.data.add_(0.01)
+    model[3] = Wrapper(model[3])
+    assert where_it_begins(train(model), train(build()), Fp32()) == Place(at="output", layer="3", kind="Linear")
 
 
 def test_words_say_what_is_right_and_what_is_not() -> None:

@@ -16,13 +16,14 @@ import torch
 from repro.comm.algorithms.backend import Backend
 from repro.core.random_streams import Streams
 from repro.engines.precisions import Bf16Autocast, Fp16Autocast, Fp32
-from repro.optimizers.rules import Sgd
+from repro.optimizers.rules import Adam, AdamW, Sgd
 from repro.record.derive.effective import find_contradictions, find_other_steps
 from repro.record.log.facts import Apart, LedgerNote, RankLedger, ScoreAgain, StepAgain, StepsAgain, WeightsAt
 from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE, Place
-from repro.seams.training import Batch, Held, Job, Precision, TrainingParts
+from repro.seams.training import Batch, Held, Job, Optimizer, Precision, TrainingParts
 from repro.worker.evaluation import OwnModel
 from repro.worker.ledger import TrainingLedger
+from repro.worker.report.own_rule import OwnRule
 from repro.worker.report.own_step import OwnStep
 from repro.worker.report.step_difference import Worst, changed
 
@@ -103,14 +104,17 @@ def loop() -> Iterator[Callable[..., Loop]]:
 
     def make(precision: Precision | None = None, **changes: Any) -> Loop:
         parts = parts_of()
-        job = Job(rank=0, world=1, device="cpu", micro_batch=SIZE, accumulation=2, gradient_clip=None,
-                  precision=precision or Fp32(), optimizer=Sgd(lr=0.1), comm=Backend())
-        ledgers.append(TrainingLedger(parts, job, Streams(7, 0)))
+        ledgers.append(TrainingLedger(parts, job_of(Sgd(lr=0.1), precision), Streams(7, 0)))
         return Loop(parts, ledgers[-1], **changes)
 
     yield make
     for ledger in ledgers:
         ledger.close()
+
+
+def job_of(optimizer: Optimizer, precision: Precision | None = None) -> Job:
+    return Job(rank=0, world=1, device="cpu", micro_batch=SIZE, accumulation=2, gradient_clip=None,
+               precision=precision or Fp32(), optimizer=optimizer, comm=Backend())
 
 
 def notes(made: Loop) -> dict[str, LedgerNote]:
@@ -215,7 +219,7 @@ def test_frozen_layers_that_never_train_are_the_models_own(loop: Callable[..., L
     parts = parts_of()
     parts.model[1] = Frozen()  # type: ignore[index]  # a Sequential
     made = loop()
-    ledger = TrainingLedger(parts, Job(0, 1, "cpu", SIZE, 2, None, Fp32(), Sgd(lr=0.1), Backend()), Streams(7, 0))
+    ledger = TrainingLedger(parts, job_of(Sgd(lr=0.1)), Streams(7, 0))
     try:
         parts.model.train()
         made = Loop(parts, ledger)
@@ -251,6 +255,13 @@ def sleeping(made: Loop, step: int) -> None:
     ({"fed": lambda step, batches: batches * 2 if step == 3 else batches}, "samples", 3, 1, "more than once"),
     ({"fed": other}, "inputs", 4, 8, "saw other inputs than were dealt, first in step 5"),
     ({"fed": other}, "targets", 4, 8, "saw other targets than were dealt"),
+    ({"fed": lambda _, found: [(2 * x, y) for x, y in found]}, "inputs", 0, 17, "they are 2 times the dealt ones"),
+    ({"fed": lambda _, found: [(x.bfloat16().float(), y) for x, y in found]}, "inputs", 0, 17, "to bfloat16"),
+    ({"fed": lambda _, found: [(x, y.roll(1)) for x, y in found]}, "targets", 0, 17, "the same, in another order"),
+    ({"fed": lambda _, found: [(x[[0, *range(SIZE - 1)]], y) for x, y in found]}, "inputs", 0, 17,
+     "some of them twice"),
+    ({"fed": lambda _, found: [(torch.cat([x[:-1], x[:1] + 1]), y) for x, y in found]}, "inputs", 0, 17,
+     "1 of 8 samples in this step are others, or changed"),
     ({"fed": lambda step, found: other(step, found, STEPS - 1)}, "inputs", STEPS - 1, 1, "first in step 12"),
     ({"fed": lambda step, found: [tuple(map(torch.cat, zip(*other(step, found), strict=True)))]}, "inputs", 4, 4,
      "saw other inputs"),
@@ -274,6 +285,22 @@ def test_each_defect_is_found_with_its_step_and_its_cause(
     assert (found.step, found.times) == (step, times), found
     told, = (item.words for item in find_contradictions([made.ledger.facts()]) if item.what == kind)
     assert words in told and told.startswith("rank 0: ")
+
+
+@pytest.mark.parametrize("changed", [0, 4])
+def test_a_count_of_steps_that_is_changed_is_found(loop: Callable[..., Loop], changed: int) -> None:
+    made = loop()
+    made.optimizer = made.ledger.optimizer = torch.optim.AdamW(made.parts.model.parameters())
+
+    def after(made: Loop, step: int) -> None:
+        for state in made.optimizer.state.values():
+            state["step"].fill_(1.0 + step if not changed or step < 4 else step + 1.0 - changed)
+
+    made.after = after
+    assert ("counted" in notes(made)) == bool(changed)
+    told = [item.words for item in find_contradictions([made.ledger.facts()])]
+    words = "rank 0: what the optimizer keeps counts 8 steps, and it took 12: it was replaced or changed"
+    assert told == [words] * bool(changed)
 
 
 def test_an_engine_that_writes_into_the_dealt_batches_is_found(loop: Callable[..., Loop]) -> None:
@@ -480,38 +507,49 @@ def test_a_layer_that_differs_is_the_cause_where_no_factor_or_likeness_is_known(
     assert "the output of layer '7' (Dropout)" in judged(0.3, what="loss", like="masks", place=masks)[0]
 
 
-@pytest.mark.parametrize(("like", "ran"), [
-    ("", {}), ("nesterov", {"nesterov": True}), ("decayed", {"weight_decay": 0.0}),
-    ("forgotten", None), ("unclipped", {"clip": None}), ("narrow", {"rounds": True}),
-    ("gradient", {"clip": 0.5}), ("gradients", {"each": True})])
-def test_an_update_of_another_rule_is_named_like_that_rule(like: str, ran: dict[str, Any] | None) -> None:
-    asked = Sgd(lr=0.1, momentum=0.9, weight_decay=0.1)
-    own: Any = SimpleNamespace(job=SimpleNamespace(device="cpu", optimizer=asked), clip=1.0, rule=None, stepped={},
-                               unused=set(), problem="", model=SimpleNamespace(model=torch.nn.Linear(6, 8)),
-                               noting=nullcontext)
-    for name in ("_rule", "_updates", "_other_updates"):
-        setattr(own, name, getattr(OwnStep, name).__get__(own))
+SGD, ADAM = Sgd(lr=0.1, momentum=0.9, weight_decay=0.1), AdamW(lr=0.1, weight_decay=0.1)
+
+
+@pytest.mark.parametrize(("like", "asked", "ran"), [
+    ("", SGD, {}), ("nesterov", SGD, {"nesterov": True}), ("decayed", SGD, {"weight_decay": 0.0}),
+    ("forgotten", SGD, None), ("unclipped", SGD, {"clip": None}), ("narrow", SGD, {"rounds": True}),
+    ("gradient", SGD, {"clip": 0.5}), ("gradients", SGD, {"each": True}), ("momentum 0.7", SGD, {"momentum": 0.7}),
+    ("", ADAM, {}), ("eps 0.01", ADAM, {"eps": 0.01}), ("betas[0] 0.6", ADAM, {"betas": (0.6, 0.999)}),
+    ("betas[1] 0.95", ADAM, {"betas": (0.9, 0.95)}), ("gradient_clip 10", ADAM, {"clip": 10.0}),
+    ("coupled", ADAM, {"rule": "torch.optim:Adam"}), ("uncorrected", ADAM, {"late": True})])
+def test_an_update_of_another_rule_is_named_like_that_rule(
+    like: str, asked: Optimizer, ran: dict[str, Any] | None
+) -> None:
     options = {"clip": 1.0} | (ran or {})
-    clip, rounds, each = options.pop("clip"), options.pop("rounds", False), options.pop("each", False)
-    theirs = {name: torch.nn.Parameter(item.detach().clone()) for name, item in own.model.model.named_parameters()}
-    rule = asked.model_copy(update=options).build([*theirs.items()])
+    clip, each, late = options.pop("clip"), options.pop("each", False), options.pop("late", False)
+    rounds, name = options.pop("rounds", False), options.pop("rule", None)
+    torch.manual_seed(2)
+    theirs = {name: torch.nn.Parameter(item.detach().clone())
+              for name, item in torch.nn.Linear(6, 8).named_parameters()}
+    rule = (Adam(**dict(asked)) if name else asked.model_copy(update=options)).build([*theirs.items()])
+    own = OwnRule(job_of(asked), 1.0, {name: item.detach().numpy().copy() for name, item in theirs.items()})
     draw = np.random.default_rng(3)
-    for _ in range(2):
+    for step in range(3):
         if ran is None:
             rule.state.clear()
         weights = {name: item.detach().numpy().copy() for name, item in theirs.items()}
-        gradients = {name: draw.normal(size=array.shape).astype(np.float32) for name, array in weights.items()}
+        # Another size in each step, so that a limit of clipping is no factor of all.
+        gradients = {name: (step + 1) * draw.normal(size=array.shape).astype(np.float32)
+                     for name, array in weights.items()}
         for name, item in theirs.items():
             item.grad = torch.from_numpy(gradients[name].copy())
         if clip:
             for items in [[item] for item in theirs.values()] if each else [theirs.values()]:
                 torch.nn.utils.clip_grad_norm_(items, clip)
+        for state in rule.state.values() if late and step else ():
+            state["step"].fill_(1e9)
         rule.step()
         after = {name: (item.bfloat16().float() if rounds else item).detach().numpy() for name, item in theirs.items()}
-        found, = OwnStep.compare_update(own, weights, gradients, after, 0.1)
-        if found.apart > 0.01:
+        found, = own.compare(weights, gradients, after, 0.1)
+        if found.apart > 1e-4:
             break
-    assert found.like == like and (found.apart > 0.01) == bool(like)
+    told = f"{found.option} {found.shares[0]:.2g}" if found.option else found.like
+    assert told == like and (found.apart > 1e-4) == bool(like)
 
 
 @pytest.mark.parametrize(("dropout", "ran", "like"), [
