@@ -92,7 +92,7 @@ class Started:
     twin: torch.nn.Module | str | None = None
     """Copy of the model without memory, made before the engine started, or the reason why there is none; on rank 0."""
     ledger: TrainingLedger | None = None
-    """Watches the training of a trial; None in the gate."""
+    """Watches the training; None of the gate's reference."""
 
 
 def start_session(

@@ -187,16 +187,19 @@ def find_other_steps(choices: TrainingConfig, again: StepsAgain | None) -> Seque
     limits = {"update": rounding}
     usual = NARROW_STEP_TOLERANCE if narrow else STEP_TOLERANCE
     for step, within in every:
-        for item in step.apart:
+        for item in informed(step, [other for other, _ in every]).apart:
             if item.apart > (limit := limits.get(item.what, usual)):
-                if not item.like:  # another step may tell what this one does not
-                    alike = (other for later, _ in every for other in later.apart if other.like and other.apart > limit
-                             and (other.what, other.name) == (item.what, item.name))
-                    item = item.model_copy(update=next(
-                        ({"like": one.like, "shares": one.shares, "option": one.option} for one in alike), {}))
                 return [other_step(choices, item, step, limit, within, step.place or place)]
     return [OtherScore(**item.model_dump()) for item in again.scores
             if item.moved or _scores_differ(choices, item.metric, item.samples, item.reported, item.own)][:1]
+
+
+def informed(step: StepAgain, others: Sequence[StepAgain]) -> StepAgain:
+    """Return a step whose differences are like what those of other steps are like, where it does not tell itself."""
+    known = {item.what: {"like": item.like, "shares": item.shares, "option": item.option}
+             for other in reversed(others) for item in other.apart if item.like}
+    return step.model_copy(update={"apart": tuple(
+        item if item.like else item.model_copy(update=known.get(item.what, {})) for item in step.apart)})
 
 
 def other_step(

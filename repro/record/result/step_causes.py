@@ -39,6 +39,12 @@ LIKE = {
     "uncorrected": "it is that without the correction of the moments for the first steps (bias correction)",
     "decoupled": "it is that with weight decay beside the gradient, as AdamW has it",
     "coupled": "it is that with weight decay in the gradient, as Adam has it",
+    "left out": "the weights do not change: the update is left out, or its rate is 0",
+    "factor": "it is {} times as large: another rate or limit of clipping",
+    "momentum": "what the optimizer keeps (momentum) counts {} times in it",
+    "other gradient": "the gradient in it counts another number of times: another limit of clipping, or one of the "
+                      "steps before was left out",
+    "rounded": "what the optimizer keeps is rounded to bfloat16",
     "still": "it did not change in this step",
     "follows": "its change is {} the right one: another momentum",
     "option": "it is that with another {}",
@@ -48,6 +54,10 @@ LIKE = {
 LIKE_SCORE = {
     "training": "it is that in training mode",
     "before": "it is that of the weights before the last step",
+    "model": "the trained model was not called: another model, or an earlier value",
+    "calls": "the model was called on other batches, whose samples may count otherwise",
+    "again": "repeated at once it is right: it is that of an earlier evaluation, or depends on what came before it",
+    "loss": "the outputs of all layers are correct: the metric is another one, or is added up otherwise",
     "": "of other samples, other weights or another function",
 }
 
@@ -55,11 +65,11 @@ LIKE_SCORE = {
 class Place(Frozen):
     """First place in which a step differs from the harness's own."""
 
-    at: Literal["samples", "input", "output", "loss", "backward", "nowhere", "model"]
+    at: Literal["samples", "input", "output", "loss", "backward", "nowhere", "model", "calls", "again"]
     """The inputs of the model, the input of a layer, its output, the loss (of an evaluation: the metric) of correct
     outputs, back-propagation through a layer; "nowhere": no layer differs, so gradients are changed after
-    back-propagation, or the engine reports another loss; "model": of an evaluation, that did not call the trained one.
-    """
+    back-propagation, or the engine reports another loss. Of an evaluation that did not call the trained model
+    ("model"), called it on other batches ("calls"), or was right when it was repeated ("again")."""
     layer: str = ""
     """Its name; "": the model itself, behind its layers."""
     kind: str = ""
@@ -111,11 +121,7 @@ def score_cause(like: str, place: Place | None = None) -> str:
     """Return what a differing evaluation is like, or where it begins to differ."""
     if like or place is None:
         return LIKE_SCORE.get(like, f"it is that of {like} alone")
-    if place.at == "model":
-        return "the trained model was not called: another model, or an earlier value"
-    if place.at == "loss":
-        return "the outputs of all layers are correct: the metric is another one, or is added up otherwise"
-    return place_cause(place, of_loss=True)
+    return LIKE_SCORE.get(place.at) or place_cause(place, of_loss=True)
 
 
 def names_of(differing: Sequence[str], differ: int) -> str:

@@ -75,6 +75,8 @@ class Difference:
     """Of a tensor to the reference's, if it is a multiple of it; else NaN."""
     again: StepAgain | None = None
     """How the harness's own step of the same weights differs; None: it was not repeated."""
+    seen: str = ""
+    """What the ledger contradicts up to this step, in words; else what an update without a repeated step is like."""
 
 
 def differ(ours: float, theirs: float, scale: float, floor: float, tolerance: float) -> bool:

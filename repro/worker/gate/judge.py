@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from repro.record.derive.effective import other_step
-from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE, factor_cause, score_cause
+import numpy as np
+
+from repro.record.derive.effective import find_contradictions, informed, other_step
+from repro.record.result.step_causes import LIKE, NO_FACTOR, UPDATE_CAUSE, factor_cause, score_cause
 from repro.seams.training import Precision
 from repro.suite.kinds.training import TrainingConfig
 from repro.worker.gate.difference import (
@@ -34,7 +36,7 @@ from repro.worker.gate.difference import (
     compare_tensors,
     first,
 )
-from repro.worker.gate.trace import Series, Trace
+from repro.worker.gate.trace import YOUNG, Series, Trace
 
 TINY = 1e-30
 """In the place of 0 below a fraction."""
@@ -53,6 +55,10 @@ class Pair:
     """By measured step."""
     rounding: float = 0.0
     """Of an update, by the optimizer (`Optimizer.rounding`)."""
+
+
+FIRST_UPDATE = ("another rate, decay, limit of clipping or rule, or the optimizer is not new: the warm-up has left "
+                "something in what it keeps")
 
 
 Check = Callable[[Pair, int], Difference | None]
@@ -127,7 +133,7 @@ def check_aged(pair: Pair) -> Difference | None:
         if trace.moved_at_rate_zero:
             start, end = pair.reference.steps[last] + 1, pair.reference.steps[last + 1] - 1
             text = (f"steps {start} to {end}: weight of {trace.moved_at_rate_zero!r} on rank {trace.rank} changed at "
-                    "rate 0: beside the update, or by a part of it without the rate (decay, averaging, noise)")
+                    "rate 0")
             return Difference("rate 0", start, text, trace.moved_at_rate_zero)
     return None
 
@@ -157,7 +163,9 @@ def check_buffers(pair: Pair) -> Difference | None:
     if found is None:
         return None
     alone = every[0] is None and pair.ranks[every.index(found)].buffers.keys() == pair.ranks[0].buffers.keys()
-    extra = " (buffers are not synchronised)" if alone else ""
+    stirred = next((trace.evaluations[0].stirred for trace in pair.ranks if trace.evaluations[0].stirred), "")
+    extra = " (buffers are not synchronised)" if alone else (
+        f": the evaluation changed {stirred!r}, as in training mode" if stirred else "")
     return replace(found, text=found.text.replace("buffer of", "buffer", 1) + extra)
 
 
@@ -247,13 +255,59 @@ def judge(
              for name, check in STEP_CHECKS.items()}
     if (aged := check_aged_losses(pair)) and (found["loss"] is None or aged.step < found["loss"].step):
         found["loss"] = aged
-    return _repeated(ranks, found) | {name: check(pair) for name, check in END_CHECKS.items()}
+    return _repeated(pair, found | {name: check(pair) for name, check in END_CHECKS.items()})
 
 
-def _repeated(ranks: Sequence[Trace], found: Mapping[str, Difference | None]) -> dict[str, Difference | None]:
-    """Return differences, each with the harness's own step of the same number, if there is one."""
-    again = {step.number: step for trace in ranks[:1] for step in trace.again}
-    return {name: replace(item, again=again.get(item.step)) if item else None for name, item in found.items()}
+def _repeated(pair: Pair, found: Mapping[str, Difference | None]) -> dict[str, Difference | None]:
+    """Return differences, each with the harness's own step of the same number, if there is one, and with what the
+    ledger contradicts up to it."""
+    again = {step.number: step for trace in pair.ranks[:1] for step in trace.again}
+    seen = find_contradictions([trace.ledger for trace in pair.ranks if trace.ledger is not None])
+    other_rule = found.get("optimizer")
+    told = {}
+    for name, item in found.items():
+        if item is not None:
+            words = next((note.words for note in seen if note.step <= item.step), "")
+            if not words and other_rule is not None and name in ("weight", "update"):
+                words = other_rule.text
+            again_there = again.get(item.step)
+            item = replace(item, seen=words or _like_update(pair, item),
+                           again=again_there and informed(again_there, [*again.values()]))
+        told[name] = item
+    return told
+
+
+LATE_UPDATE = ("the first updates were right, so what the optimizer keeps (momentum, moments) was lost, replaced or "
+               "rounded since then")
+LEAST_TENSORS, LEFT = 4, 0.01
+"""Tensors from which on their projections tell what an update is like, and the share of the squared difference that
+this leaves open."""
+
+
+def _like_update(pair: Pair, found: Difference) -> str:
+    """Return what a late update is like, by the projections of its tensors, each of which is linear in the tensor."""
+    if found.check not in ("weight", "update") or found.step <= len(YOUNG):
+        return ""
+    index = pair.reference.steps.index(found.step)
+    right, ours = pair.reference.measures("update", index), pair.ranks[0].measures("update", index)
+    weights, gradients = (pair.reference.measures(what, index) for what in ("weight", "gradient"))
+    rows = np.array([[mine[1], wanted[1], weight[1] - wanted[1], (gradients[name] or (0.0, 0.0))[1]]
+                     for name, wanted in right.items() if (mine := ours[name]) and wanted and (weight := weights[name])
+                     and abs(mine[1] - wanted[1]) > UPDATE_TOLERANCE * abs(wanted[1])])
+    if len(rows) < LEAST_TENSORS or not np.isfinite(rows).all():
+        return ""
+    update, usual, weight, gradient = rows.T
+    apart = update - usual
+    if not np.any(update):
+        return LIKE["left out"]
+    for like, target, parts in (("factor", update, [usual]), ("decayed", apart, [weight]),
+                                ("forgotten", update, [gradient, weight]), ("other gradient", apart, [gradient]),
+                                ("momentum", update, [usual, gradient])):
+        matrix = np.stack(parts, axis=1)
+        shares = np.linalg.lstsq(matrix, target, rcond=None)[0]
+        if matrix.any(axis=0).all() and np.sum((target - matrix @ shares)**2) < LEFT * (apart @ apart):
+            return LIKE[like].format(f"{shares[0]:.3g}")
+    return LATE_UPDATE if gradient.any() else f"{LATE_UPDATE}; or the gradient of this step is another one"
 
 
 ORDER = ("initial weights", "input", "loss", "gradient", "weight", "update", "rate 0", "buffers", "evaluation", "ranks",
@@ -284,19 +338,26 @@ def sentence(found: Difference | None, tolerances: Sequence[float], choices: Tra
 
 def likely_cause(found: Difference, choices: TrainingConfig) -> str:
     """Return what a difference of loss, gradient, weights or update looks like; "": nothing known."""
-    if found.step == 0 or found.check not in ("loss", "gradient", "weight", "update"):
+    if found.check == "initial weights":
+        return "of another seed, or changed before the first step, as by a warm-up"
+    if found.check not in ("loss", "gradient", "weight", "update", "rate 0"):
         return ""
+    if found.seen:
+        return found.seen
     if (step := found.again) is not None:
         for item in step.apart:
             if item.apart > found.tolerance:
-                return other_step(choices, item, step, found.tolerance, False, step.place).cause("")
+                cause = other_step(choices, item, step, found.tolerance, False, step.place).cause("")
+                return cause.replace(UPDATE_CAUSE, FIRST_UPDATE) if found.step == 1 else cause
+    if found.check == "rate 0":
+        return "it changes beside the update, or by a part of it without the rate (decay, averaging, noise)"
     if found.check == "loss":
         return ("the model computes in another mode or type, or it is the loss of other samples" if found.step == 1 else
                 "the model computes in another mode or type, or what is not compared, such as a buffer, differs")
     if found.check == "gradient":
         return (factor_cause(found.ratio, choices.processes, choices.batch.accumulation)
                 if math.isfinite(found.ratio) else NO_FACTOR)
-    return "another rate, decay or limit of clipping" if found.step == 1 else UPDATE_CAUSE
+    return FIRST_UPDATE if found.step == 1 else UPDATE_CAUSE
 
 
 def widen_tolerances(reference: Trace, disturbed: Sequence[Trace], rounding: float = 0.0) -> tuple[float, ...]:
@@ -357,7 +418,7 @@ def judge_precision(
     pair = Pair(reference, ranks, (tolerance,) * len(reference.loss))
     # A loss scale may start too large: then the first step is skipped, and its gradients are not finite.
     finite = all(value is None or math.isfinite(value[0]) for value in reference.measures("gradient", 0).values())
-    return _repeated(ranks, {
+    return _repeated(pair, {
         "initial weights": check_initial(pair),
         "input": first(check_input(pair, step) for step in range(len(reference.loss))),
         "loss": check_loss(pair, 0),

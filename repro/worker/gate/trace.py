@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 
 from repro.core.errors import ParityError
 from repro.core.frozen import Frozen
-from repro.record.log.facts import StepAgain
+from repro.record.log.facts import RankLedger, StepAgain
 from repro.record.result.step_causes import Place
 
 Kind = Literal["fp32", "precision"]
@@ -88,6 +88,8 @@ class Evaluation(Frozen):
     """Where it begins to differ."""
     moved: str = ""
     """First tensor that the evaluation changed; "" if none."""
+    stirred: str = ""
+    """First buffer that it changed, for words only: some models count their calls."""
     resting: int = 0
     """Layers that it left in evaluation mode."""
     counted: int = 0
@@ -120,6 +122,8 @@ class Trace(Frozen):
     """Name -> the change of the full weights, by step."""
     again: tuple[StepAgain, ...] = ()
     """How the split steps of a candidate differ from the harness's own of its weights; on its first rank."""
+    ledger: RankLedger | None = None
+    """What a candidate's model, loss and optimizer saw (`worker.ledger`), for words about what differs."""
     moved_at_rate_zero: str = ""
     """First tensor that the steps at rate 0 changed; "" if none."""
     buffers: dict[str, Measure]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,8 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
 def _run(trial: Trial, place: RankPlace, payload: Mapping[str, Any]) -> Trace:
     job = make_job(trial.training, place, payload.get("cache"))
     cut = int(payload.get("ranks_of_candidates", 1))
-    started = start_session(trial, job, payload.get("disturbance", 0), lambda parts: prepare(parts, cut, job.device))
+    started = start_session(trial, job, payload.get("disturbance", 0), lambda parts: prepare(parts, cut, job.device),
+                            watched=cut == 1)
     assert started.parts is not None
     try:
         if trial.training.warmup_steps:  # the reference has none: what a warm-up leaves behind must show
@@ -57,6 +58,8 @@ def _run(trial: Trial, place: RankPlace, payload: Mapping[str, Any]) -> Trace:
         kind: Kind = payload["kind"]
         return Recorder(trial, job, started, cut).record(kind, measured_steps(kind, float(payload["least_share"])))
     finally:
+        if started.ledger is not None:
+            started.ledger.close()
         started.session.close()
 
 
@@ -74,6 +77,11 @@ class Recorder:
         self.parts: TrainingParts = started.parts
         assert isinstance(started.functions.loss, ScaledLoss)
         self.loss = started.functions.loss
+        self.ledger = started.ledger
+        """Sees what a candidate is fed, for words about what differs."""
+        if self.ledger is not None:
+            self.ledger.open_data()
+            self.ledger.start()
         self.parts.open_data()
         workload = trial.training.workload.get(Workload)
         self.eval_samples = min(workload.eval_samples, (trial.training.gate or GateOptions()).eval_samples)
@@ -86,10 +94,10 @@ class Recorder:
         self.losses: list[float] = []
         self._optimizer: dict[str, str] = {}
         self.own: OwnStep | None = None
-        """Repeats the split steps of a candidate, for words about what differs; None: of the reference, or there is no
-        memory for it."""
+        """Repeats the measured steps of a candidate, for words about what differs; None: of the reference, or there is
+        no memory for it."""
         self._keeps_up = True
-        """The optimizer of `own` took all steps so far."""
+        """The optimizer of `own` took all steps so far: it takes those whose gradient is known."""
         self._apart: list[Apart] = []
         self._again: list[StepAgain] = []
 
@@ -117,7 +125,7 @@ class Recorder:
             loss=tuple(self._mean(self.losses)), initial=initial, gradients=self.measures.series("gradient"),
             weights=self.measures.series("weight"), updates=self.measures.series("update"),
             effective=self.session.effective(), evaluations=tuple(evaluations), optimizer=self._optimizer,
-            again=tuple(self._again), **facts,
+            again=tuple(self._again), ledger=self.ledger and self.ledger.facts(), **facts,
         )
 
     def _batches(self, number: int, ragged: bool = False) -> list[Batch]:
@@ -133,21 +141,31 @@ class Recorder:
         batches, rate = self._batches(step.number, step.ragged), self.trial.training.rate * step.share
         self.fed.append(tuple(batch_hashes(batch) for batch in batches))
         self.loss.factor, self.loss.whole = step.factor, self.job.micro_batch if step.ragged else 0
-        if step.split:
-            gradients = self._backward(batches)
+        with self._watched(step.number, batches, rate):
+            gradients = self._backward(batches, None if step.split else rate)
+            self._keeps_up &= step.split
             self.measures.add("gradient", gradients.items())
-            self.session.update(rate)
-        else:
-            gradients, self.own = {}, None  # its optimizer does not take this step
-            self.losses.append(float(self.session.step(batches, rate)))
-            self.measures.add("gradient")
+            if step.split:
+                self.session.update(rate)
         before, self.weights = self.weights, self.session.weights()
-        if step.split and self.own is not None:
+        if self.own is not None:
             if self._apart and self._keeps_up and has_an_update(self.trial.training):
                 self._apart += self.own.compare_update(before, gradients, self.weights, rate)
             self._again.append(self.own.repeated(step.number, self._apart))
         self.measures.add("weight", self.weights.items())
         self.measures.add("update", ((name, array - before.pop(name)) for name, array in self.weights.items()))
+
+    @contextmanager
+    def _watched(self, number: int, batches: Sequence[Batch], rate: float) -> Iterator[None]:
+        """Let the ledger see the step inside this context; `number` from 1."""
+        if self.ledger is None:
+            yield
+            return
+        self.ledger.begin_block(number - 1, number - 1)
+        self.ledger.begin(number - 1, batches, rate)
+        yield
+        self.ledger.end()
+        self.ledger.compare()
 
     def _own_step(self) -> OwnStep:
         functions = self.started.functions
@@ -157,17 +175,22 @@ class Recorder:
             make_plain(own.model.model, functions)
         return own
 
-    def _backward(self, batches: Sequence[Batch]) -> dict[str, np.ndarray]:
-        """Return the mean gradient of a candidate, and note how it differs from that of the harness's own model."""
+    def _backward(self, batches: Sequence[Batch], rate: float | None) -> dict[str, np.ndarray]:
+        """Return the mean gradient of a step, and note how a candidate's, or its loss, differs from the harness's own.
+
+        Args:
+            rate: of a step that is not split, which gives no gradient; its update is made.
+        """
         session, own = self.session, self.own
+        train = session.backward if rate is None else lambda batches: session.step(batches, rate)
         if own is None:
-            self.losses.append(float(session.backward(batches)))
-            return session.gradients()
+            self.losses.append(float(train(batches)))
+            return session.gradients() if rate is None else {}
         begun = Begun(dict(self.weights), own.buffers(session.buffers()),
                       map_tensors(batches, lambda tensor: tensor.clone()), lambda: None)
         with traced(self.parts.model, self.trial.training) as layers:
-            self.losses.append(float(session.backward(batches)))
-        gradients = session.gradients()
+            self.losses.append(float(train(batches)))
+        gradients = session.gradients() if rate is None else {}
         self._apart = own.compare_gradient(
             begun, Found(self.losses[-1], gradients, session.buffers(), layers)) or []
         return gradients
@@ -176,7 +199,11 @@ class Recorder:
         self._keeps_up = False
         if self.own is not None:
             self.own.newest = {}
-        losses = [float(self.session.step(self._batches(last + 1 + index), 0.0)) for index in range(AGED_STEPS)]
+        losses = list[float]()
+        for number in range(last + 1, last + 1 + AGED_STEPS):
+            batches = self._batches(number)
+            with self._watched(number, batches, 0.0):
+                losses.append(float(self.session.step(batches, 0.0)))
         moved = "" if self.job.optimizer.moves_at_rate_zero else self._moved()
         return {"aged_loss": tuple(self._mean(losses)), "moved_at_rate_zero": moved}
 
@@ -188,9 +215,11 @@ class Recorder:
     def _evaluate(self, step: int, samples: int) -> Evaluation:
         """Evaluate by the engine and, with the weights that it reports, by the harness's own model."""
         metric, job = self.trial.training.gate_metric, self.job
-        before = _resting(self.parts.model)
+        before, buffers = _resting(self.parts.model), self.session.buffers()
         theirs = self.session.evaluate(share_batches(self.parts, job, samples), metric)
         moved, resting = self._moved(), _resting(self.parts.model) - before
+        now = self.session.buffers()
+        stirred = next((name for name in buffers if not _equal(buffers[name], now[name])), "")
         weights = self.weights
         if job.optimizer.evaluates_other_weights:
             with self.session.evaluated():
@@ -217,8 +246,8 @@ class Recorder:
             like = like_score(self.session, value, ours, {"training": other(training=True)}, int(sums[3]))
             place = where_score_differs(self.trial.training, self.session, (self.parts.model, own.model), (
                 lambda: self.session.evaluate(share_batches(self.parts, job, samples), metric), other))
-        return Evaluation(step=step, value=value, own=right, like=like, place=place, moved=moved, resting=resting,
-                          counted=int(sums[1]), samples=int(sums[3]))
+        return Evaluation(step=step, value=value, own=right, like=like, place=place, moved=moved,
+                          stirred=stirred, resting=resting, counted=int(sums[1]), samples=int(sums[3]))
 
     def _describe_ranks(self) -> dict[str, Any]:
         held, precision = self.session.held(), self.job.precision

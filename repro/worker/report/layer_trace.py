@@ -124,7 +124,7 @@ def where_it_begins(
     common = {call.name for call in theirs.calls} & {call.name for call in ours.calls}
     one, other = ([call for call in trace.calls if call.name in common] for trace in (theirs, ours))
     if not common or [call.name for call in one] != [call.name for call in other]:
-        return None
+        return Place(at="calls") if evaluated and common else None
     turns = [*_turns([*zip(one, other, strict=True)])]
     sizes = [[_apart(mine.outputs, right.outputs) for mine, right in turn] for turn in turns]
     least = max(ROUNDED, small * max((size for turn in sizes for size in turn), default=0.0))

@@ -160,6 +160,8 @@ class OwnRule:
         if item.like or explained or not theirs or len(self.first) < self.made:
             return item
         square = sum(norm_of(theirs[name] - right[name])**2 for name in theirs)
+        if self._apart_with("", 0.0, theirs) < UNEXPLAINED**2 * square:
+            return item.model_copy(update={"like": "rounded"})
         norm = float(np.sqrt(sum(norm_of(array)**2 for array in self.first[-1].gradients.values())))
         option, value = nearest_option(
             dict(_numbers(self.optimizer.param_groups[0])) | {CLIP: self.clip or 0.0}, norm,
@@ -168,7 +170,8 @@ class OwnRule:
             update={"like": "option", "option": option, "shares": (short(value),)}) if option else item
 
     def _apart_with(self, option: str, value: float, theirs: Arrays) -> float:
-        """Return the squared difference of the newest update from that of the rule with another value of an option."""
+        """Return the squared difference of the newest update from that of the rule with another value of an option;
+        "": with a state that is rounded to bfloat16 after each update."""
         parameters, optimizer = self._build(self.first[0].weights)
         asked = dict(_numbers(optimizer.param_groups[0])).get(option)
         for group in optimizer.param_groups:
@@ -177,6 +180,8 @@ class OwnRule:
         clip = (value or None) if option == CLIP else self.clip
         for update in self.first:
             found = self._make(parameters, optimizer, update, clip)
+            if not option:
+                _round_state(optimizer)
         return sum(norm_of(theirs[name] - found[name])**2 for name in theirs)
 
 
@@ -220,6 +225,15 @@ def _set_number(group: dict[str, Any], option: str, value: float) -> None:
     name, _, place = option.rstrip("]").partition("[")
     group[name] = value if not place else tuple(
         value if index == int(place) else item for index, item in enumerate(group[name]))
+
+
+def _round_state(optimizer: torch.optim.Optimizer) -> None:
+    import torch
+
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            if name != "step" and torch.is_tensor(value) and value.is_floating_point():
+                value.copy_(value.bfloat16())
 
 
 def _set_steps(optimizer: torch.optim.Optimizer, steps: float) -> bool:

@@ -45,7 +45,7 @@ class Found:
     loss: float
     """The mean of this rank."""
     gradients: Mapping[str, np.ndarray]
-    """The full mean gradient before clipping, float32."""
+    """The full mean gradient before clipping, float32; empty: not read."""
     buffers: Mapping[str, np.ndarray] | None = None
     """Of this rank, after the backward pass; None: not kept."""
     layers: LayerTrace | None = None
@@ -64,6 +64,8 @@ class OwnStep:
         self.rule: OwnRule | None = None
         self.newest: dict[str, np.ndarray] = {}
         """The mean gradient of the step before, on the first rank."""
+        self.theirs: Mapping[str, np.ndarray] = {}
+        """That of the engine."""
         self.before: Mapping[str, np.ndarray] = {}
         """The weights before the newest step."""
         self.layers: LayerTrace | None = None
@@ -122,15 +124,16 @@ class OwnStep:
                 likes |= {"last": last[0]} if last else {}
                 worst.could_be_multiple(name, "multiples", theirs, whole)
                 if before:
-                    likes |= {"late": before.get(name, whole), "kept": whole + before.get(name, 0)}
+                    likes |= {"late": before.get(name, whole), "kept": whole + self.theirs.get(name, 0)}
                 worst.could_be(name, theirs, likes | changed(theirs, whole, begun.weights[name]))
+        self.theirs = found.gradients if first else {}
         gradient, buffers = worst.found(), Worst("buffer")
         if found.buffers is not None:
             for name, array in self.moved.items():
                 if buffers.add(name, theirs := found.buffers[name], array):
                     buffers.could_be(name, theirs, {"": array, "still": begun.buffers[name]})
                     buffers.could_be_multiple(name, "follows", theirs, array, begun.buffers[name])
-        return [loss, *gradient, *buffers.found()] if gradient else []
+        return [loss, *gradient, *buffers.found()] if gradient or not found.gradients else []
 
     def repeated(self, number: int, apart: Sequence[Apart]) -> StepAgain:
         """Return what the log says of the newest step."""

@@ -38,7 +38,7 @@ def where_score_differs(
     evaluations: tuple[Callable[[], tuple[float, int]], Callable[[], tuple[float, int]]],
 ) -> Place | None:
     """Evaluate once more and return where the engine's evaluation begins to differ from the harness's own; None: it
-    does not differ again, or it cannot be traced. All ranks take part.
+    cannot be traced. All ranks take part.
 
     Args:
         models: the engine's, and the harness's own.
@@ -55,4 +55,4 @@ def where_score_differs(
             found = where_it_begins(theirs, ours, choices.precision.get(Precision), evaluated=True)
     places = session.gather(found)
     differs = sums[2] and abs(sums[0] - sums[1]) > SAME_SCORE * abs(sums[1])
-    return first_place(places, fine="loss") if differs else None
+    return first_place(places, fine="loss") if differs else Place(at="again")

@@ -179,8 +179,8 @@ def _steps_within(
     return tuple(sorted(found, key=lambda step: step.number))
 
 
-COPIES = 12
-"""Of the weights on the host while a step is repeated: before and after it, five gradients, the optimizer's parameters
+COPIES = 13
+"""Of the weights on the host while a step is repeated: before and after it, six gradients, the optimizer's parameters
 and its state before and after the step."""
 
 

@@ -14,7 +14,15 @@ from repro.record.log.facts import Apart, StepAgain
 from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE
 from repro.worker.gate import judge as gate_judge
 from repro.worker.gate.difference import LARGEST_TOLERANCE, TOLERANCE, Difference
-from repro.worker.gate.judge import SENSITIVE, culprit, judge_precision, likely_cause, sentence, widen_tolerances
+from repro.worker.gate.judge import (
+    FIRST_UPDATE,
+    SENSITIVE,
+    culprit,
+    judge_precision,
+    likely_cause,
+    sentence,
+    widen_tolerances,
+)
 from repro.worker.gate.trace import Trace
 from tests.traces import NAMES, STEPS, WORLD, evaluated, put, set_norm, trace
 
@@ -139,9 +147,10 @@ def test_what_an_evaluation_leaves_behind_or_leaves_out_is_found() -> None:
     ("gradient", 1, 1.3, "1.3 times it"),
     ("gradient", 1, math.nan, NO_FACTOR),
     ("loss", 1, math.nan, "the model computes in another mode or type, or it is the loss of other samples"),
-    ("weight", 1, math.nan, "another rate, decay or limit of clipping"),
+    ("weight", 1, math.nan, FIRST_UPDATE),
     ("update", 3, math.nan, UPDATE_CAUSE),
-    ("ranks", 9, math.nan, ""), ("initial weights", 0, math.nan, ""),
+    ("ranks", 9, math.nan, ""),
+    ("initial weights", 0, math.nan, "of another seed, or changed before the first step, as by a warm-up"),
 ])
 def test_a_difference_has_its_likely_cause(check: str, step: int, ratio: float, cause: str) -> None:
     assert likely_cause(Difference(check, step, "", ratio=ratio), CHOICES) == cause
@@ -229,8 +238,7 @@ def test_steps_at_rate_zero_must_change_nothing() -> None:
         data.update(aged_loss=[0.3] * 48, moved_at_rate_zero="last.weight")
 
     assert judge(late(reference), [late(trace(0, aged)), late(trace(1, moved))]) == (
-        "steps 6 to 53: weight of 'last.weight' on rank 1 changed at rate 0: beside the update, or by a part of it "
-        "without the rate (decay, averaging, noise)")
+        "steps 6 to 53: weight of 'last.weight' on rank 1 changed at rate 0")
 
 
 def late(found: Trace) -> Trace:
