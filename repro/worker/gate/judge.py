@@ -279,7 +279,7 @@ def _repeated(pair: Pair, found: Mapping[str, Difference | None]) -> dict[str, D
 
 LATE_UPDATE = ("the first updates were right, so what the optimizer keeps (momentum, moments) was lost, replaced or "
                "rounded since then")
-LEAST_TENSORS, LEFT = 4, 0.01
+LEAST_TENSORS, LEFT = 4, 1e-3
 """Tensors from which on their projections tell what an update is like, and the share of the squared difference that
 this leaves open."""
 

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from repro.engines.precisions import Bf16Autocast, Bf16Master
 from repro.record.log.facts import Apart, StepAgain
-from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE
+from repro.record.result.step_causes import LIKE, NO_FACTOR, UPDATE_CAUSE
 from repro.worker.gate import judge as gate_judge
 from repro.worker.gate.difference import LARGEST_TOLERANCE, TOLERANCE, Difference
 from repro.worker.gate.judge import (
     FIRST_UPDATE,
+    LATE_UPDATE,
     SENSITIVE,
     culprit,
     judge_precision,
@@ -162,6 +164,53 @@ def test_what_the_harness_found_in_the_same_step_is_the_cause(check: str, cause:
     again = StepAgain(number=2, apart=(Apart(what="loss", apart=1e-8, ratio=1.0),
                                        Apart(what="gradient", name="a", apart=0.3, ratio=1.1, like="rank 1")))
     assert likely_cause(Difference(check, 2, "", tolerance=1e-3, again=again), CHOICES) == cause
+
+
+def test_what_the_ledger_contradicts_up_to_the_step_is_the_cause() -> None:
+    def other(data: dict[str, Any]) -> None:
+        data["loss"][6] = 3.0
+        data["ledger"] = {"steps": 10, "forwarded": 0, "losses": 0, "compared": 0, "updates": 1, "notes": [
+            {"kind": kind, "step": step, "times": 1, "cause": cause} for kind, step, cause in (
+                ("inputs", 6, "repeated"), ("targets", 8, ""))]}
+
+    told = sentence(culprit(gate_judge.judge(trace(None), [trace(0, other), trace(1)])), [TOLERANCE], CHOICES)
+    assert told == ("step 7: loss is 3, the reference's 0.28571429: rank 0: the model saw other inputs than were "
+                    "dealt, first in step 7: some of them twice, others not at all")
+
+
+DRAWN = np.random.default_rng(5).normal(size=(4, 6))
+
+
+@pytest.mark.parametrize(("change", "gradient", "like"), [
+    (lambda update, gradient, weight: update * 0, True, LIKE["left out"]),
+    (lambda update, gradient, weight: 1.5 * update, True, LIKE["factor"].format(1.5)),
+    (lambda update, gradient, weight: update - 0.1 * weight, True, LIKE["decayed"]),
+    (lambda update, gradient, weight: -0.8 * gradient, True, LIKE["forgotten"]),
+    (lambda update, gradient, weight: update - 0.02 * gradient, True, LIKE["other gradient"]),
+    (lambda update, gradient, weight: 0.5 * update - 0.4 * gradient, True, LIKE["momentum"].format(0.5)),
+    (lambda update, gradient, weight: update + DRAWN[3], True, LATE_UPDATE),
+    (lambda update, gradient, weight: update + DRAWN[3], False,
+     f"{LATE_UPDATE}; or the gradient of this step is another one"),
+], ids=["left out", "factor", "decayed", "forgotten", "gradient", "momentum", "unknown", "not split"])
+def test_a_late_update_is_like_what_the_projections_of_its_tensors_fit(
+    change: Callable[..., Any], gradient: bool, like: str
+) -> None:
+    names, at = [f"layer {number}" for number in range(6)], 5
+
+    def changed(update: Any) -> Change:
+        def put_in(data: dict[str, Any]) -> None:
+            for key, size, values in (("gradients", 2.0, DRAWN[1] if gradient else None), ("updates", 1.0, update),
+                                      ("weights", 4.0, DRAWN[2] + update)):
+                data[key] = {name: [(size, 0.1 * place)] * STEPS for place, name in enumerate(names)}
+                for place, name in enumerate(names):
+                    data[key][name][at] = None if values is None else (size, values[place])
+
+        return put_in
+
+    reference, ours = (late(trace(rank, changed(update))) for rank, update in (
+        (None, DRAWN[0]), (0, change(DRAWN[0], DRAWN[1], DRAWN[2]))))
+    found = gate_judge.judge(reference, [ours, ours.model_copy(update={"rank": 1})])["update"]
+    assert found is not None and found.step == 54 and likely_cause(found, CHOICES) == like
 
 
 def test_a_factor_is_one_of_norm_and_direction() -> None:
