@@ -114,8 +114,10 @@ def unlike(seen: Collection[Any], dealt: Collection[Any]) -> Unlike:
     import torch
 
     ours, theirs = (_joined([[*tensors_in(call)][:1] for call in found])[0] for found in (seen, dealt))
-    if not ours or not theirs or ours[0].shape != theirs[0].shape or not ours[0].numel() or not ours[0].ndim:
+    if not ours or not theirs or not ours[0].numel() or not ours[0].ndim:
         return Unlike()
+    if ours[0].shape != theirs[0].shape:
+        return Unlike("shape")
     one, other = (tensor.detach().reshape(len(tensor), -1) for tensor in (ours[0], theirs[0].to(ours[0])))
     if torch.equal(one, other.bfloat16().to(one)):
         return Unlike("narrow")

@@ -239,6 +239,9 @@ class Contradicted(Worded):
         """Return what a number of samples, or another rate, looks like."""
         if self.what == "rate" and self.wanted:
             return f"{self.found / self.wanted:.6g} times it"
+        if self.what in ("samples", "loss") and not self.found:
+            return ("the engine computes another loss than the workload's" if self.what == "loss" else
+                    "the engine trains another model, or does the work elsewhere")
         if self.what in ("samples", "loss"):
             return "some are left out" if self.found < self.wanted else "some are trained more than once"
         return ""
@@ -271,6 +274,7 @@ LEDGER_CAUSES = {"late": "that of the step before", "left out": "the update chan
                  "held": "that of the first step, which the schedule does not reach",
                  "narrow": "they are rounded to bfloat16", "multiple": "they are {found:.4g} times the dealt ones",
                  "order": "the same, in another order", "repeated": "some of them twice, others not at all",
+                 "shape": "they have another shape",
                  "some": "{found:g} of {wanted:g} samples in this step are others, or changed"}
 
 
@@ -349,7 +353,7 @@ class OtherStep(Worded):
     def _shares(self) -> str:
         """Return how often the gradient of an update, or at most eight parts of a gradient, count; or an option."""
         if self.option:
-            return f"{self.option}, about {self.shares[0]:.3g}"
+            return self.option if self.like == "frozen" else f"{self.option}, about {self.shares[0]:.3g}"
         if self.like in ("gradients", "follows"):
             return self._range()
         if self.what == "update":

@@ -39,7 +39,8 @@ LIKE = {
     "uncorrected": "it is that without the correction of the moments for the first steps (bias correction)",
     "decoupled": "it is that with weight decay beside the gradient, as AdamW has it",
     "coupled": "it is that with weight decay in the gradient, as Adam has it",
-    "left out": "the weights do not change: the update is left out, or its rate is 0",
+    "left out": "the weights do not change: the update is left out, its rate is 0, or the optimizer does not have them",
+    "frozen": "what the optimizer keeps as {} is not updated",
     "factor": "it is {} times as large: another rate or limit of clipping",
     "momentum": "what the optimizer keeps (momentum) counts {} times in it",
     "other gradient": "the gradient in it counts another number of times: another limit of clipping, or one of the "

@@ -267,9 +267,14 @@ def _repeated(pair: Pair, found: Mapping[str, Difference | None]) -> dict[str, D
     told = {}
     for name, item in found.items():
         if item is not None:
-            words = next((note.words for note in seen if note.step <= item.step), "")
-            if not words and other_rule is not None and name in ("weight", "update"):
+            of_update = name in ("weight", "update")
+            words = next((note.words for note in seen if note.step <= item.step
+                          or (of_update and note.what == "counted")), "")
+            if not words and other_rule is not None and of_update:
                 words = other_rule.text
+            if name == "initial weights" and any(
+                    value.moved for trace in pair.ranks for value in trace.evaluations):
+                words = "an evaluation changes the weights, so that of the warm-up did, too"
             again_there = again.get(item.step)
             item = replace(item, seen=words or _like_update(pair, item),
                            again=again_there and informed(again_there, [*again.values()]))
@@ -339,7 +344,7 @@ def sentence(found: Difference | None, tolerances: Sequence[float], choices: Tra
 def likely_cause(found: Difference, choices: TrainingConfig) -> str:
     """Return what a difference of loss, gradient, weights or update looks like; "": nothing known."""
     if found.check == "initial weights":
-        return "of another seed, or changed before the first step, as by a warm-up"
+        return found.seen or "of another seed, or changed before the first step, as by a warm-up"
     if found.check not in ("loss", "gradient", "weight", "update", "rate 0"):
         return ""
     if found.seen:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from repro.record.log.facts import Apart
-from repro.record.result.step_causes import EXPLAINED
 from repro.seams.training import Job
 from repro.worker.report.step_difference import UNEXPLAINED, Worst, changed, in_bfloat16, norm_of, short
 
@@ -28,10 +27,13 @@ OTHERWISE = (("forgotten", "", None), ("unclipped", "", None), ("uncorrected", "
 """Name of another update, and the option of the rule that makes it."""
 MANY = 1e9
 """Steps after which Adam's moments are no longer corrected."""
+FACTOR_LEAVES = 0.02
+"""Share of a difference that a factor may leave open, where no other value of an option is looked for."""
 MOST_EARLIER, MOST_NUMBERS = 4, 1 << 22
 """Updates, and numbers of all tensors, up to which other values of the options are tried."""
-CLIP, BETWEEN = "gradient_clip", (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999)
-"""Name of the limit of clipping among the options, and values that are tried of one between 0 and 1."""
+ROUNDED, CLIP, CUT = "state in bfloat16", "gradient_clip", "limit of each number of the gradient"
+BETWEEN = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999)
+"""Values that are tried of an option between 0 and 1."""
 SIZES = {"eps": (0.0, *(10.0**power for power in range(-10, 0))),
          "weight_decay": (0.0, *(10.0**power for power in range(-6, 1)))}
 """Those of others."""
@@ -83,7 +85,8 @@ class OwnRule:
                     if worst.add(name, found, right[name], ROUNDING * norm_of(weights[name]))]
         for name in suspects:
             worst.could_be(name, theirs[name], changed(theirs[name], right[name], weights[name]) | {
-                "narrow": in_bfloat16(weights[name] + right[name]) - weights[name]})
+                "narrow": in_bfloat16(weights[name] + right[name]) - weights[name],
+                "left out": np.zeros_like(right[name])})
             if not self.job.optimizer.linear:
                 worst.could_be_multiple(name, "multiples", theirs[name], right[name])
         with suppress(Exception):
@@ -156,22 +159,29 @@ class OwnRule:
 
     def _with_option(self, item: Apart, theirs: Arrays, right: Arrays) -> Apart:
         """Return the difference of the newest update with the option, and its value, that explain it."""
-        explained = abs(item.apart - abs(item.ratio - 1)) <= EXPLAINED * item.apart
+        explained = abs(item.apart - abs(item.ratio - 1)) <= FACTOR_LEAVES * item.apart
         if item.like or explained or not theirs or len(self.first) < self.made:
             return item
         square = sum(norm_of(theirs[name] - right[name])**2 for name in theirs)
-        if self._apart_with("", 0.0, theirs) < UNEXPLAINED**2 * square:
+        if self._apart_with(ROUNDED, 0.0, theirs) < UNEXPLAINED**2 * square:
             return item.model_copy(update={"like": "rounded"})
+        kept = sorted({name for state in self.optimizer.state.values() for name in state if name != "step"})
+        for name in kept:
+            if self._apart_with(name, 0.0, theirs) < UNEXPLAINED**2 * square:
+                return item.model_copy(update={"like": "frozen", "option": name})
         norm = float(np.sqrt(sum(norm_of(array)**2 for array in self.first[-1].gradients.values())))
         option, value = nearest_option(
-            dict(_numbers(self.optimizer.param_groups[0])) | {CLIP: self.clip or 0.0}, norm,
+            dict(_numbers(self.optimizer.param_groups[0])) | {CLIP: self.clip or 0.0, CUT: 0.0}, {
+                CLIP: norm, CUT: max(float(np.max(np.abs(array), initial=0.0))
+                                     for array in self.first[-1].gradients.values())},
             lambda option, value: self._apart_with(option, value, theirs), UNEXPLAINED**2 * square)
         return item.model_copy(
             update={"like": "option", "option": option, "shares": (short(value),)}) if option else item
 
     def _apart_with(self, option: str, value: float, theirs: Arrays) -> float:
         """Return the squared difference of the newest update from that of the rule with another value of an option;
-        "": with a state that is rounded to bfloat16 after each update."""
+        `ROUNDED`: with a state that is rounded to bfloat16 after each update; a name of the state: with that unchanged.
+        """
         parameters, optimizer = self._build(self.first[0].weights)
         asked = dict(_numbers(optimizer.param_groups[0])).get(option)
         for group in optimizer.param_groups:
@@ -179,27 +189,35 @@ class OwnRule:
                 _set_number(group, option, value)
         clip = (value or None) if option == CLIP else self.clip
         for update in self.first:
+            if option == CUT and value:
+                update = replace(update, gradients={name: np.clip(array, -value, value)
+                                                    for name, array in update.gradients.items()})
+            kept = {parameter: state[option].clone()
+                    for parameter, state in optimizer.state.items() if option in state}
             found = self._make(parameters, optimizer, update, clip)
-            if not option:
+            for parameter, state in optimizer.state.items():
+                if option in state:
+                    state[option].copy_(kept.get(parameter, 0.0 * state[option]))
+            if option == ROUNDED:
                 _round_state(optimizer)
         return sum(norm_of(theirs[name] - found[name])**2 for name in theirs)
 
 
 def nearest_option(
-    asked: Mapping[str, float], norm: float, apart: Callable[[str, float], float], allowed: float
+    asked: Mapping[str, float], limits: Mapping[str, float], apart: Callable[[str, float], float], allowed: float
 ) -> tuple[str, float]:
     """Return the option, and its value, with which an update is nearest to that of the engine; "": none is near.
 
     Args:
         asked: the requested values by name.
-        norm: of the gradient, for limits of clipping.
+        limits: largest values of options that are limits.
         apart: the squared difference with another value of one option.
         allowed: its largest value.
     """
     from scipy.optimize import minimize_scalar
 
     best = ("", 0.0, allowed)
-    sizes = {**SIZES, CLIP: tuple(norm * 2.0**power for power in range(-10, 1))}
+    sizes = SIZES | {name: tuple(most * 2.0**power for power in range(-10, 1)) for name, most in limits.items()}
     for option, wanted in asked.items():
         values = sorted({*sizes.get(option, BETWEEN), wanted})
         place = min(range(len(values)), key=lambda index: apart(option, values[index]))

@@ -149,13 +149,14 @@ class OwnStep:
     def _like_loss(self, begun: Begun, losses: Sequence[Sequence[float]]) -> str:
         """Return what the ranks' mean loss is like, alike on all ranks; all take part."""
         told: list[dict[str, float]] = self.session.gather(self._other_losses(begun))
-        theirs, ours = (float(np.mean([pair[place] for pair in losses])) for place in (0, 1))
-        means = {like: float(np.mean([each[like] for each in told])) for like in told[0]
+        theirs, ours = (np.array([pair[place] for pair in losses]) for place in (0, 1))
+        found = {like: np.array([each[like] for each in told]) for like in told[0]
                  if all(like in each for each in told)}
-        like = min(means, key=lambda name: (abs(means[name] - theirs), name), default="")
-        if like and abs(means[like] - theirs) < UNEXPLAINED_LOSS * abs(theirs - ours):
+        apart = {like: float(np.linalg.norm(values - theirs)) for like, values in found.items()}  # of each rank
+        like, size = min(apart, key=lambda name: (apart[name], name), default=""), float(np.linalg.norm(theirs - ours))
+        if like and apart[like] < UNEXPLAINED_LOSS * size:
             return like
-        return "masks" if abs(means.get("masks", ours) - ours) > UNEXPLAINED * abs(theirs - ours) else ""
+        return "masks" if np.linalg.norm(found.get("masks", ours) - ours) > UNEXPLAINED * size else ""
 
     def _other_losses(self, begun: Begun) -> dict[str, float]:
         """Return this rank's mean loss as it would be otherwise; empty if it failed."""

@@ -26,6 +26,7 @@ from repro.worker.ledger import TrainingLedger
 from repro.worker.report.own_rule import OwnRule
 from repro.worker.report.own_step import OwnStep
 from repro.worker.report.step_difference import Worst, changed
+from repro.worker.seen import Unlike, unlike
 
 STEPS, SIZE = 12, 8
 RATES = [0.1 * (1 - step / STEPS) for step in range(STEPS)]
@@ -287,6 +288,11 @@ def test_each_defect_is_found_with_its_step_and_its_cause(
     assert words in told and told.startswith("rank 0: ")
 
 
+def test_inputs_of_another_shape_are_said_to_be() -> None:
+    inputs, _ = batch(3)
+    assert unlike([inputs[:, :3]], [inputs]).cause == "shape" and unlike([], [inputs]) == Unlike()
+
+
 @pytest.mark.parametrize("changed", [0, 4])
 def test_a_count_of_steps_that_is_changed_is_found(loop: Callable[..., Loop], changed: int) -> None:
     made = loop()
@@ -516,13 +522,18 @@ SGD, ADAM = Sgd(lr=0.1, momentum=0.9, weight_decay=0.1), AdamW(lr=0.1, weight_de
     ("gradient", SGD, {"clip": 0.5}), ("gradients", SGD, {"each": True}), ("momentum 0.7", SGD, {"momentum": 0.7}),
     ("", ADAM, {}), ("eps 0.01", ADAM, {"eps": 0.01}), ("betas[0] 0.6", ADAM, {"betas": (0.6, 0.999)}),
     ("betas[1] 0.95", ADAM, {"betas": (0.9, 0.95)}), ("gradient_clip 10", ADAM, {"clip": 10.0}),
+    ("limit of each number of the gradient 1", SGD, {"cut": 1.0}), ("left out", SGD, {"at": 0.0}),
+    ("limit of each number of the gradient 1", ADAM, {"cut": 1.0}), ("rounded", SGD, {"narrow": True}),
+    ("frozen exp_avg_sq", ADAM, {"frozen": True}),
     ("coupled", ADAM, {"rule": "torch.optim:Adam"}), ("uncorrected", ADAM, {"late": True})])
 def test_an_update_of_another_rule_is_named_like_that_rule(
     like: str, asked: Optimizer, ran: dict[str, Any] | None
 ) -> None:
     options = {"clip": 1.0} | (ran or {})
     clip, each, late = options.pop("clip"), options.pop("each", False), options.pop("late", False)
-    rounds, name = options.pop("rounds", False), options.pop("rule", None)
+    rounds, name, cut, at = (options.pop(key, usual) for key, usual in (
+        ("rounds", False), ("rule", None), ("cut", None), ("at", 0.1)))
+    narrow, frozen = options.pop("narrow", False), options.pop("frozen", False)
     torch.manual_seed(2)
     theirs = {name: torch.nn.Parameter(item.detach().clone())
               for name, item in torch.nn.Linear(6, 8).named_parameters()}
@@ -538,17 +549,26 @@ def test_an_update_of_another_rule_is_named_like_that_rule(
                      for name, array in weights.items()}
         for name, item in theirs.items():
             item.grad = torch.from_numpy(gradients[name].copy())
+            if cut:
+                item.grad.clamp_(-cut, cut)
+        rule.param_groups[0]["lr"] = at
         if clip:
             for items in [[item] for item in theirs.values()] if each else [theirs.values()]:
                 torch.nn.utils.clip_grad_norm_(items, clip)
         for state in rule.state.values() if late and step else ():
             state["step"].fill_(1e9)
         rule.step()
+        for state in rule.state.values():
+            if frozen:
+                state["exp_avg_sq"].zero_()
+            if narrow:
+                state["momentum_buffer"].copy_(state["momentum_buffer"].bfloat16())
         after = {name: (item.bfloat16().float() if rounds else item).detach().numpy() for name, item in theirs.items()}
         found, = own.compare(weights, gradients, after, 0.1)
         if found.apart > 1e-4:
             break
-    told = f"{found.option} {found.shares[0]:.2g}" if found.option else found.like
+    told = " ".join([found.option, *(f"{share:.2g}" for share in found.shares)]) if found.option else found.like
+    told = f"frozen {told}" if found.like == "frozen" else told
     assert told == like and (found.apart > 1e-4) == bool(like)
 
 
