@@ -5,6 +5,7 @@ Records hold kinds and values, and all code decides by them. `words` is for read
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal
 
@@ -142,10 +143,22 @@ class Unlike(Worded):
     ran: str | None = None
 
     def _words(self) -> str:
-        wanted = f"{self.name} {self.wanted}"
         if isinstance(self.wanted, bool):
-            wanted = f"{'a' if self.wanted else 'no'} {self.name}"
-        return f"{wanted} was asked for, {self.ran} ran"
+            return f"{'a' if self.wanted else 'no'} {self.name} was asked for, {self.ran} ran"
+        wanted, ran = _options_apart(self.wanted, self.ran or "")
+        return f"{self.name} {wanted} was asked for, {ran or self.ran} ran"
+
+
+def _options_apart(wanted: str, ran: str) -> tuple[str, str]:
+    """Return only the options that differ of two JSON lists of options, one a group; anything else as it is."""
+    try:
+        each = [json.loads(text) for text in (wanted, ran)]
+        values = [{name: sorted({str(group.get(name)) for group in groups}) for name in each[0][0]} for groups in each]
+    except (ValueError, AttributeError, TypeError, LookupError):
+        return wanted, ran
+    apart = [name for name in values[0] if values[0][name] != values[1][name]]
+    first, second = (", ".join(f"{name} {' and '.join(one[name])}" for name in apart) for one in values)
+    return (first, second) if apart else (wanted, ran)
 
 
 class OtherData(Worded):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from repro.record.derive.effective import find_contradictions, informed, other_step
+from repro.record.result.remarks import Unlike
 from repro.record.result.step_causes import LIKE, NO_FACTOR, UPDATE_CAUSE, factor_cause, score_cause
 from repro.seams.training import Precision
 from repro.suite.kinds.training import TrainingConfig
@@ -231,7 +232,7 @@ def check_optimizer(pair: Pair) -> Difference | None:
     for trace in pair.ranks:
         for name, wanted in trace.optimizer.items():
             if name in trace.effective and trace.effective[name] != wanted:
-                text = f"{name.replace('_', ' ')} {wanted} was asked for, {trace.effective[name]} ran"
+                text = Unlike(name=name.replace("_", " "), wanted=wanted, ran=trace.effective[name]).words
                 return Difference("optimizer", pair.reference.steps[-1], text)
     return None
 

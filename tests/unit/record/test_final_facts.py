@@ -88,6 +88,16 @@ def test_another_optimizer_than_requested_is_named() -> None:
         Unlike(name="optimizer options", wanted='[{"momentum": 0.9}]', ran='[{"momentum": 0.8}]')]
 
 
+@pytest.mark.parametrize(("wanted", "ran", "words"), [
+    ('[{"decay": 0.01, "momentum": 0.9}, {"decay": 0.0, "momentum": 0.9}]', '[{"decay": 0.0, "momentum": 0.9}]',
+     "decay 0.0 and 0.01 was asked for, decay 0.0 ran"),
+    ('[{"momentum": 0.9}]', '[{"momentum": 0.9, "more": 1}]',
+     '[{"momentum": 0.9}] was asked for, [{"momentum": 0.9, "more": 1}] ran'),
+    ("decay 0", "decay 0.3", "decay 0 was asked for, decay 0.3 ran")])
+def test_only_the_options_that_differ_are_named(wanted: str, ran: str, words: str) -> None:
+    assert Unlike(name="optimizer options", wanted=wanted, ran=ran).words == f"optimizer options {words}"
+
+
 def test_what_could_not_be_checked_is_a_warning() -> None:
     found = facts(evaluations=[{"number": 1, "samples": 4, "reported": 0.5, "own": None, "problem": "out of memory"}])
     assert unchecked(found) == [NotChecked(evaluation=1, problem="out of memory")]
