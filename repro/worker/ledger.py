@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -221,8 +222,10 @@ class TrainingLedger:
 
     def _counted(self) -> float | None:
         """Return the most steps that the optimizer counts in what it keeps of a tensor; None if it counts none."""
-        kept = getattr(self.optimizer, "state", {}).values()
-        counts = [float(each["step"]) for each in kept if isinstance(each, Mapping) and "step" in each]
+        counts = list[float]()
+        with suppress(Exception):  # a rule may keep anything by this name
+            kept = self.optimizer.state.values()
+            counts = [float(each["step"]) for each in kept if isinstance(each, Mapping) and "step" in each]
         return max(counts) if counts else None
 
     def compare_clocks(self, own: float, kernel: float) -> None:
@@ -286,7 +289,10 @@ class TrainingLedger:
                 first = min(other, key=lambda note: note.step)
                 notes["updates"] = _Note(first.step, first.found, usual.found, sum(note.times for note in other))
         updated, counted = sum(note.times for count, note in self._counts.items() if count), self._counted()
-        if updated and counted is not None and counted != updated:
+        most = sum(count * note.times for count, note in self._counts.items())
+        # Fused kernels step, and do not count, where scaled gradients overflow.
+        least = 0 if self._scaled else updated
+        if updated and counted is not None and not least <= counted <= most:
             notes["counted"] = _Note(self._step.number, counted, updated)
         return RankLedger(**totals, updates=int(usual.found) if usual else 0, weights=tuple(self._weights), notes=tuple(
             LedgerNote(kind=kind, step=note.step, times=note.times, found=note.found, wanted=note.wanted,
@@ -423,7 +429,7 @@ class TrainingLedger:
             self._notes[kind] = _Note(at, float(found), float(wanted), cause=cause)
         else:
             # The second rate tells that of the step before from that of the first one; later ones must have this cause.
-            known.cause = cause if known.times == 1 or cause == known.cause else ""
+            known.cause = cause if cause == known.cause or (kind == "rate" and known.times == 1) else ""
             known.times, known.step = known.times + 1, min(known.step, at)
 
     def _drawn_steps(self, first: int, last: int) -> list[int]:

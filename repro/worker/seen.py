@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -110,28 +111,41 @@ class Unlike(NamedTuple):
 
 
 def unlike(seen: Collection[Any], dealt: Collection[Any]) -> Unlike:
-    """Return how the first tensor of the calls seen differs from that of those dealt."""
+    """Return how the first tensor that differs between the calls seen and those dealt does."""
+    with suppress(Exception):  # what it is like is no part of whether it differs
+        ours, theirs = (_joined([[*tensors_in(call)] for call in found])[0] for found in (seen, dealt))
+        if len(ours) == len(theirs):
+            return next((_unlike(one, other) for one, other in zip(ours, theirs, strict=True)
+                         if one.shape != other.shape or not same_tensors([one], [other])), Unlike())
+    return Unlike()
+
+
+def _unlike(seen: torch.Tensor, dealt: torch.Tensor) -> Unlike:
     import torch
 
-    ours, theirs = (_joined([[*tensors_in(call)][:1] for call in found])[0] for found in (seen, dealt))
-    if not ours or not theirs or not ours[0].numel() or not ours[0].ndim:
-        return Unlike()
-    if ours[0].shape != theirs[0].shape:
+    if seen.shape != dealt.shape:
         return Unlike("shape")
-    one, other = (tensor.detach().reshape(len(tensor), -1) for tensor in (ours[0], theirs[0].to(ours[0])))
-    if torch.equal(one, other.bfloat16().to(one)):
+    if not seen.ndim:
+        return Unlike()
+    one, other = (tensor.detach().cpu().reshape(len(tensor), -1) for tensor in (seen, dealt.to(seen)))
+    if one.is_floating_point() and torch.equal(one, other.bfloat16().to(one)):
         return Unlike("narrow")
     wide, right = one.double(), other.double()
     factor = float((wide * right).sum() / (right * right).sum().clamp_min(1e-300))
     left = float((wide - factor * right).norm())
-    if one.is_floating_point() and factor and left < 1e-3 * float((wide - right).norm()):
+    if one.is_floating_point() and factor and one.numel() >= LEAST and left < 1e-3 * float((wide - right).norm()):
         return Unlike("multiple", factor)
-    rows, known = ([row.tobytes() for row in tensor.float().cpu().numpy()] for tensor in (one, other))
-    if Counter(rows) == Counter(known):
-        return Unlike("order")
-    if set(rows) < set(known):
-        return Unlike("repeated")
+    rows, known = ([row.tobytes() for row in tensor.float().numpy()] for tensor in (one, other))
+    if len(set(known)) == len(known):  # alike ones, as of labels, would fit by chance
+        if Counter(rows) == Counter(known):
+            return Unlike("order")
+        if set(rows) < set(known):
+            return Unlike("repeated")
     return Unlike("some", sum(row != right_row for row, right_row in zip(rows, known, strict=True)), len(rows))
+
+
+LEAST = 8
+"""Numbers from which on they are no multiple by chance."""
 
 
 def _joined(calls: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:

@@ -92,7 +92,7 @@ class Started:
     twin: torch.nn.Module | str | None = None
     """Copy of the model without memory, made before the engine started, or the reason why there is none; on rank 0."""
     ledger: TrainingLedger | None = None
-    """Watches the training; None of the gate's reference."""
+    """Watches the training; in the gate that of one rank's micro-batches only."""
 
 
 def start_session(

@@ -21,7 +21,7 @@ from repro.record.result.remarks import (
     SlowEvaluation,
     Unlike,
 )
-from repro.record.result.step_causes import Place
+from repro.record.result.step_causes import EXPLAINED, Place
 from repro.seams.training import BACKEND, Comm, Engine, Optimizer, Precision, Preconditioner, Workload
 from repro.suite.kinds import training_options as model_options
 from repro.suite.kinds.training import TrainingConfig
@@ -191,15 +191,19 @@ def find_other_steps(choices: TrainingConfig, again: StepsAgain | None) -> Seque
             if item.apart > (limit := limits.get(item.what, usual)):
                 return [other_step(choices, item, step, limit, within, step.place or place)]
     return [OtherScore(**item.model_dump()) for item in again.scores
-            if item.moved or _scores_differ(choices, item.metric, item.samples, item.reported, item.own)][:1]
+            if item.moved or scores_differ(choices, item.metric, item.samples, item.reported, item.own)][:1]
 
 
 def informed(step: StepAgain, others: Sequence[StepAgain]) -> StepAgain:
-    """Return a step whose differences are like what those of other steps are like, where it does not tell itself."""
+    """Return a step whose differences are like what those of other steps are like, where neither they nor a factor
+    tell it."""
     known = {item.what: {"like": item.like, "shares": item.shares, "option": item.option}
-             for other in reversed(others) for item in other.apart if item.like}
+             for other in reversed(others) for item in other.apart
+             if item.apart > STEP_TOLERANCE and item.like not in ("", "multiples", "gradients", "follows")}
     return step.model_copy(update={"apart": tuple(
-        item if item.like else item.model_copy(update=known.get(item.what, {})) for item in step.apart)})
+        item if item.like or item.apart <= STEP_TOLERANCE
+        or abs(item.apart - abs(item.ratio - 1)) <= EXPLAINED * item.apart
+        else item.model_copy(update=known.get(item.what, {})) for item in step.apart)})
 
 
 def other_step(
@@ -237,10 +241,11 @@ def _other_evaluations(choices: TrainingConfig, facts: FinalFacts) -> list[Other
     samples, metric = choices.workload.get(Workload).eval_samples, choices.stop.metric
     return [OtherEvaluation(evaluation=item.number, metric=metric, reported=item.reported, own=item.own, like=item.like)
             for item in facts.evaluations if item.reported is not None and item.own is not None
-            and _scores_differ(choices, metric, samples, item.reported, item.own)]
+            and scores_differ(choices, metric, samples, item.reported, item.own)]
 
 
-def _scores_differ(choices: TrainingConfig, metric: str, samples: int, reported: float, own: float) -> bool:
+def scores_differ(choices: TrainingConfig, metric: str, samples: int, reported: float, own: float) -> bool:
+    """Return whether two values of an evaluation differ by more than rounding, or one sample, may."""
     precision = choices.precision.get(Precision)
     narrow = precision.autocast or precision.weights != "float32" or precision.tf32
     relative = LOW_PRECISION_TOLERANCE if narrow else EVALUATION_TOLERANCE

@@ -57,7 +57,7 @@ LIKE_SCORE = {
     "before": "it is that of the weights before the last step",
     "model": "the trained model was not called: another model, or an earlier value",
     "calls": "the model was called on other batches, whose samples may count otherwise",
-    "again": "repeated at once it is right: it is that of an earlier evaluation, or depends on what came before it",
+    "again": "repeated it is right: it is that of an earlier evaluation, or depends on what came before it",
     "loss": "the outputs of all layers are correct: the metric is another one, or is added up otherwise",
     "": "of other samples, other weights or another function",
 }

@@ -165,6 +165,8 @@ def check_buffers(pair: Pair) -> Difference | None:
         return None
     alone = every[0] is None and pair.ranks[every.index(found)].buffers.keys() == pair.ranks[0].buffers.keys()
     stirred = next((trace.evaluations[0].stirred for trace in pair.ranks if trace.evaluations[0].stirred), "")
+    if stirred != found.tensor or reference.evaluations[0].stirred:
+        stirred = ""
     extra = " (buffers are not synchronised)" if alone else (
         f": the evaluation changed {stirred!r}, as in training mode" if stirred else "")
     return replace(found, text=found.text.replace("buffer of", "buffer", 1) + extra)
@@ -269,8 +271,9 @@ def _repeated(pair: Pair, found: Mapping[str, Difference | None]) -> dict[str, D
     for name, item in found.items():
         if item is not None:
             of_update = name in ("weight", "update")
-            words = next((note.words for note in seen if note.step <= item.step
-                          or (of_update and note.what == "counted")), "")
+            words = next((note.words for note in seen if (
+                of_update if note.what == "counted" else
+                note.step < item.step + (of_update or note.what not in OF_UPDATES))), "")
             if not words and other_rule is not None and of_update:
                 words = other_rule.text
             if name == "initial weights" and any(
@@ -283,8 +286,10 @@ def _repeated(pair: Pair, found: Mapping[str, Difference | None]) -> dict[str, D
     return told
 
 
+OF_UPDATES = ("rate", "updates", "update outside")
+"""What the ledger finds in updates, which change the loss and the gradient of later steps only."""
 LATE_UPDATE = ("the first updates were right, so what the optimizer keeps (momentum, moments) was lost, replaced or "
-               "rounded since then")
+               "rounded since then, or the weights are changed beside it")
 LEAST_TENSORS, LEFT = 4, 1e-3
 """Tensors from which on their projections tell what an update is like, and the share of the squared difference that
 this leaves open."""
@@ -297,9 +302,10 @@ def _like_update(pair: Pair, found: Difference) -> str:
     index = pair.reference.steps.index(found.step)
     right, ours = pair.reference.measures("update", index), pair.ranks[0].measures("update", index)
     weights, gradients = (pair.reference.measures(what, index) for what in ("weight", "gradient"))
-    rows = np.array([[mine[1], wanted[1], weight[1] - wanted[1], (gradients[name] or (0.0, 0.0))[1]]
-                     for name, wanted in right.items() if (mine := ours[name]) and wanted and (weight := weights[name])
-                     and abs(mine[1] - wanted[1]) > UPDATE_TOLERANCE * abs(wanted[1])])
+    rows = np.array([
+        np.array([mine[1], wanted[1], weight[1] - wanted[1], (gradients.get(name) or (0.0, 0.0))[1]]) / wanted[0]
+        for name, wanted in right.items() if (mine := ours.get(name)) and wanted and wanted[0]
+        and (weight := weights.get(name)) and abs(mine[1] - wanted[1]) > UPDATE_TOLERANCE * abs(wanted[1])])
     if len(rows) < LEAST_TENSORS or not np.isfinite(rows).all():
         return ""
     update, usual, weight, gradient = rows.T
@@ -311,7 +317,8 @@ def _like_update(pair: Pair, found: Difference) -> str:
                                 ("momentum", update, [usual, gradient])):
         matrix = np.stack(parts, axis=1)
         shares = np.linalg.lstsq(matrix, target, rcond=None)[0]
-        if matrix.any(axis=0).all() and np.sum((target - matrix @ shares)**2) < LEFT * (apart @ apart):
+        left = np.sum((target - matrix @ shares)**2)
+        if matrix.any(axis=0).all() and len(rows) > len(parts) + 1 and left < LEFT * (apart @ apart):
             return LIKE[like].format(f"{shares[0]:.3g}")
     return LATE_UPDATE if gradient.any() else f"{LATE_UPDATE}; or the gradient of this step is another one"
 

@@ -15,9 +15,10 @@ import numpy as np
 
 from repro.core.files import write_text
 from repro.core.random_streams import Streams
+from repro.record.derive.effective import scores_differ
 from repro.record.log.facts import Apart, StepAgain
 from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
-from repro.seams.workload import map_tensors
+from repro.seams.workload import WholeSet, map_tensors
 from repro.suite.kinds.training_options import GateOptions
 from repro.suite.model import Trial
 from repro.worker.evaluation import OwnModel, share_batches
@@ -81,7 +82,6 @@ class Recorder:
         """Sees what a candidate is fed, for words about what differs."""
         if self.ledger is not None:
             self.ledger.open_data()
-            self.ledger.start()
         self.parts.open_data()
         workload = trial.training.workload.get(Workload)
         self.eval_samples = min(workload.eval_samples, (trial.training.gate or GateOptions()).eval_samples)
@@ -120,6 +120,7 @@ class Recorder:
         # Fewer samples: a sum that is left over from the first evaluation cannot be right by chance.
         evaluations.append(self._evaluate(steps[-1].number, max(1, self.eval_samples // 2)))
         facts |= self._describe_ranks()
+        evaluations = self._placed(evaluations)
         return Trace(
             rank=self.job.rank, steps=tuple(step.number for step in steps), fed=tuple(self.fed),
             loss=tuple(self._mean(self.losses)), initial=initial, gradients=self.measures.series("gradient"),
@@ -141,7 +142,7 @@ class Recorder:
         batches, rate = self._batches(step.number, step.ragged), self.trial.training.rate * step.share
         self.fed.append(tuple(batch_hashes(batch) for batch in batches))
         self.loss.factor, self.loss.whole = step.factor, self.job.micro_batch if step.ragged else 0
-        with self._watched(step.number, batches, rate):
+        with self._watched(step.number, batches, rate, step.ragged):
             gradients = self._backward(batches, None if step.split else rate)
             self._keeps_up &= step.split
             self.measures.add("gradient", gradients.items())
@@ -156,15 +157,17 @@ class Recorder:
         self.measures.add("update", ((name, array - before.pop(name)) for name, array in self.weights.items()))
 
     @contextmanager
-    def _watched(self, number: int, batches: Sequence[Batch], rate: float) -> Iterator[None]:
-        """Let the ledger see the step inside this context; `number` from 1."""
-        if self.ledger is None:
+    def _watched(self, number: int, batches: Sequence[Batch], rate: float, ragged: bool = False) -> Iterator[None]:
+        """Let the ledger see the step inside this context, if its micro-batches are full; `number` from 1."""
+        if self.ledger is None or ragged:
             yield
             return
+        self.ledger.start()  # what the harness itself does between two steps is not counted
         self.ledger.begin_block(number - 1, number - 1)
         self.ledger.begin(number - 1, batches, rate)
         yield
         self.ledger.end()
+        self.ledger.stop()
         self.ledger.compare()
 
     def _own_step(self) -> OwnStep:
@@ -241,13 +244,31 @@ class Recorder:
         sums = self.session.total([theirs[0], float(theirs[1]), ours[0], float(ours[1])])
         self._optimizer = own.describe_optimizer()
         value, right = sums[0] / sums[3], sums[2] / sums[3]  # the harness's own count is the divisor of both
-        like, place = "", None
+        like = ""
         if abs(value - right) > SAME_SCORE * abs(right):
             like = like_score(self.session, value, ours, {"training": other(training=True)}, int(sums[3]))
-            place = where_score_differs(self.trial.training, self.session, (self.parts.model, own.model), (
-                lambda: self.session.evaluate(share_batches(self.parts, job, samples), metric), other))
-        return Evaluation(step=step, value=value, own=right, like=like, place=place, moved=moved,
+        return Evaluation(step=step, value=value, own=right, like=like, moved=moved,
                           stirred=stirred, resting=resting, counted=int(sums[1]), samples=int(sums[3]))
+
+    def _placed(self, evaluations: list[Evaluation]) -> list[Evaluation]:
+        """Return the evaluations, those that differ with where they begin to; another one is made, at the end."""
+        choices, job, metric = self.trial.training, self.job, self.trial.training.gate_metric
+        functions = self.started.functions
+        assert functions is not None
+        differ = [item.own is not None and scores_differ(choices, metric, item.samples, item.value, item.own)
+                  for item in evaluations]
+        whole = isinstance(functions.scores.get(metric), WholeSet) and job.world > 1  # the harness evaluates all of it
+        if self.turns > 1 or whole or not any(self.session.gather(any(differ))):
+            return evaluations
+        own = OwnModel(self.trial, job, functions)
+        with self.session.evaluated():
+            own.load(self.session.weights(), self.session.buffers())
+        samples = self.eval_samples
+        place = where_score_differs(choices, self.session, (self.parts.model, own.model), (
+            lambda: self.session.evaluate(share_batches(self.parts, job, samples), metric),
+            lambda: own.score(share_batches(functions, job, samples), metric)))
+        return [item.model_copy(update={"place": place}) if differs else item
+                for item, differs in zip(evaluations, differ, strict=True)]
 
     def _describe_ranks(self) -> dict[str, Any]:
         held, precision = self.session.held(), self.job.precision

@@ -123,6 +123,8 @@ def where_it_begins(
         return Place(at="model")
     common = {call.name for call in theirs.calls} & {call.name for call in ours.calls}
     one, other = ([call for call in trace.calls if call.name in common] for trace in (theirs, ours))
+    if evaluated:  # some engines add passes on ranks with fewer batches
+        one, other = (calls[:min(len(one), len(other))] for calls in (one, other))
     if not common or [call.name for call in one] != [call.name for call in other]:
         return Place(at="calls") if evaluated and common else None
     turns = [*_turns([*zip(one, other, strict=True)])]

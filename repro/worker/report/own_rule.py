@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from repro.record.derive.effective import STEP_TOLERANCE
 from repro.record.log.facts import Apart
 from repro.seams.training import Job
 from repro.worker.report.step_difference import UNEXPLAINED, Worst, changed, in_bfloat16, norm_of, short
@@ -29,6 +31,8 @@ MANY = 1e9
 """Steps after which Adam's moments are no longer corrected."""
 FACTOR_LEAVES = 0.02
 """Share of a difference that a factor may leave open, where no other value of an option is looked for."""
+SECONDS = 5.0
+"""Longest search of an option: other ranks wait for it."""
 MOST_EARLIER, MOST_NUMBERS = 4, 1 << 22
 """Updates, and numbers of all tensors, up to which other values of the options are tried."""
 ROUNDED, CLIP, CUT = "state in bfloat16", "gradient_clip", "limit of each number of the gradient"
@@ -62,6 +66,8 @@ class OwnRule:
         self.first: list[_Update] = []
         """The first updates, while they are few and small."""
         self.made = 0
+        self._until = 0.0
+        """Time at which a search ends."""
 
     def compare(
         self, weights: Arrays, gradients: Arrays, after: Arrays, rate: float, unused: Collection[str] = ()
@@ -138,20 +144,22 @@ class OwnRule:
         none = _Update(update.weights, {name: np.zeros_like(array) for name, array in update.gradients.items()},
                        update.rate)
         for like, option, value in OTHERWISE:
-            clip = None if like == "unclipped" else self.clip
-            parameters, optimizer = self._build(update.weights)
-            if like != "forgotten":
-                optimizer.load_state_dict(copy.deepcopy(dict(before)))
-            changes = clip != self.clip or (like == "forgotten" and bool(before["state"]))
-            if like == "uncorrected":
-                if not before["state"]:
-                    self._make(parameters, optimizer, none, None)
-                changes = _set_steps(optimizer, MANY)
-            for group in optimizer.param_groups:
-                if group.get(option, value) != value:
-                    group[option], changes = value, True
-            if changes:
-                yield like, self._make(parameters, optimizer, update, clip)
+            clip, made = None if like == "unclipped" else self.clip, dict[str, np.ndarray]()
+            with suppress(Exception):  # a rule may have none of this
+                parameters, optimizer = self._build(update.weights)
+                if like != "forgotten":
+                    optimizer.load_state_dict(copy.deepcopy(dict(before)))
+                changes = clip != self.clip or (like == "forgotten" and bool(before["state"]))
+                if like == "uncorrected":
+                    if not before["state"]:
+                        self._make(parameters, optimizer, none, None)
+                    changes = _set_steps(optimizer, MANY)
+                for group in optimizer.param_groups:
+                    if group.get(option, value) != value:
+                        group[option], changes = value, True
+                made = self._make(parameters, optimizer, update, clip) if changes else {}
+            if made:
+                yield like, made
         if self.job.optimizer.linear:
             parameters, optimizer = self._build(update.weights)
             optimizer.load_state_dict(copy.deepcopy(dict(before)))
@@ -160,8 +168,10 @@ class OwnRule:
     def _with_option(self, item: Apart, theirs: Arrays, right: Arrays) -> Apart:
         """Return the difference of the newest update with the option, and its value, that explain it."""
         explained = abs(item.apart - abs(item.ratio - 1)) <= FACTOR_LEAVES * item.apart
-        if item.like or explained or not theirs or len(self.first) < self.made:
+        if (item.like or explained or len(self.first) < self.made
+                or item.apart <= max(STEP_TOLERANCE, self.job.optimizer.rounding)):
             return item
+        self._until = time.monotonic() + SECONDS
         square = sum(norm_of(theirs[name] - right[name])**2 for name in theirs)
         if self._apart_with(ROUNDED, 0.0, theirs) < UNEXPLAINED**2 * square:
             return item.model_copy(update={"like": "rounded"})
@@ -170,8 +180,10 @@ class OwnRule:
             if self._apart_with(name, 0.0, theirs) < UNEXPLAINED**2 * square:
                 return item.model_copy(update={"like": "frozen", "option": name})
         norm = float(np.sqrt(sum(norm_of(array)**2 for array in self.first[-1].gradients.values())))
+        options = {*dict(self.job.optimizer), "dampening"}
         option, value = nearest_option(
-            dict(_numbers(self.optimizer.param_groups[0])) | {CLIP: self.clip or 0.0, CUT: 0.0}, {
+            {name: value for name, value in _numbers(self.optimizer.param_groups[0])
+             if name.partition("[")[0] in options} | {CLIP: self.clip or 0.0, CUT: 0.0}, {
                 CLIP: norm, CUT: max(float(np.max(np.abs(array), initial=0.0))
                                      for array in self.first[-1].gradients.values())},
             lambda option, value: self._apart_with(option, value, theirs), UNEXPLAINED**2 * square)
@@ -181,7 +193,12 @@ class OwnRule:
     def _apart_with(self, option: str, value: float, theirs: Arrays) -> float:
         """Return the squared difference of the newest update from that of the rule with another value of an option;
         `ROUNDED`: with a state that is rounded to bfloat16 after each update; a name of the state: with that unchanged.
+
+        Raises:
+            TimeoutError: the search has taken too long.
         """
+        if time.monotonic() > self._until:
+            raise TimeoutError
         parameters, optimizer = self._build(self.first[0].weights)
         asked = dict(_numbers(optimizer.param_groups[0])).get(option)
         for group in optimizer.param_groups:

@@ -130,7 +130,7 @@ class OwnStep:
         gradient, buffers = worst.found(), Worst("buffer")
         if found.buffers is not None:
             for name, array in self.moved.items():
-                if buffers.add(name, theirs := found.buffers[name], array):
+                if buffers.add(name, theirs := found.buffers[name], array) and name in begun.buffers:
                     buffers.could_be(name, theirs, {"": array, "still": begun.buffers[name]})
                     buffers.could_be_multiple(name, "follows", theirs, array, begun.buffers[name])
         return [loss, *gradient, *buffers.found()] if gradient or not found.gradients else []

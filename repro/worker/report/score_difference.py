@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from repro.record.result.step_causes import Place
 from repro.seams.training import Precision, Session
 from repro.suite.kinds.training import TrainingConfig
@@ -54,5 +56,6 @@ def where_score_differs(
         if theirs is not None and ours is not None:
             found = where_it_begins(theirs, ours, choices.precision.get(Precision), evaluated=True)
     places = session.gather(found)
-    differs = sums[2] and abs(sums[0] - sums[1]) > SAME_SCORE * abs(sums[1])
-    return first_place(places, fine="loss") if differs else Place(at="again")
+    if not sums[2] or not np.isfinite(sums).all():
+        return None
+    return first_place(places, fine="loss") if abs(sums[0] - sums[1]) > SAME_SCORE * abs(sums[1]) else Place(at="again")

@@ -18,10 +18,11 @@ import psutil
 
 from repro.core import devices
 from repro.core.random_streams import Streams
+from repro.record.derive.effective import scores_differ
 from repro.record.log.facts import ScoreAgain, StepAgain, StepsAgain
 from repro.record.log.schema import StepsRepeated
 from repro.seams.training import Batch, Engine, Job, Optimizer, Preconditioner, TrainingParts
-from repro.seams.workload import map_tensors
+from repro.seams.workload import WholeSet, map_tensors
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.kinds.training_options import GateOptions
 from repro.worker.evaluation import share_batches
@@ -246,13 +247,17 @@ def _scores(context: TrialContext, own: OwnStep, functions: TrainingParts) -> tu
         if not sums[3] or not np.isfinite(sums).all():
             continue
         # The harness's own number divides both, so a lost sample shows.
-        reported, right, like, place = sums[0] / sums[3], sums[2] / sums[3], "", None
+        reported, right, like = sums[0] / sums[3], sums[2] / sums[3], ""
         if abs(reported - right) > SAME_SCORE * abs(right):
             like = like_score(session, reported, mine, {
                 "training": other(weights, training=True), "before": other(own.before)}, int(sums[3]))
-            if parts is not None:
-                place = where_score_differs(context.choices, session, (parts.model, own.model and own.model.model), (
-                    lambda: session.evaluate(share_batches(functions, job, samples), metric), lambda: other(weights)))
         found.append(ScoreAgain(metric=metric, samples=int(sums[3]), reported=reported, own=right, moved=moved,
-                                counted=int(sums[1]), like=like, place=place))
+                                counted=int(sums[1]), like=like))
+    differ = [scores_differ(context.choices, metric, item.samples, item.reported, item.own) for item in found]
+    whole = isinstance(functions.scores.get(metric), WholeSet) and job.world > 1  # the harness evaluates all of it
+    if any(session.gather(any(differ))) and parts is not None and not whole:
+        place = where_score_differs(context.choices, session, (parts.model, own.model and own.model.model), (
+            lambda: session.evaluate(share_batches(functions, job, samples), metric), lambda: other(weights)))
+        found = [item.model_copy(update={"place": place}) if differs else item
+                 for item, differs in zip(found, differ, strict=True)]
     return tuple(found)

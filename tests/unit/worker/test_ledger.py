@@ -258,7 +258,8 @@ def sleeping(made: Loop, step: int) -> None:
     ({"fed": other}, "targets", 4, 8, "saw other targets than were dealt"),
     ({"fed": lambda _, found: [(2 * x, y) for x, y in found]}, "inputs", 0, 17, "they are 2 times the dealt ones"),
     ({"fed": lambda _, found: [(x.bfloat16().float(), y) for x, y in found]}, "inputs", 0, 17, "to bfloat16"),
-    ({"fed": lambda _, found: [(x, y.roll(1)) for x, y in found]}, "targets", 0, 17, "the same, in another order"),
+    ({"fed": lambda _, found: [(x.flip(0), y) for x, y in found]}, "inputs", 0, 17, "the same, in another order"),
+    ({"fed": lambda _, found: [(x, y.roll(1)) for x, y in found]}, "targets", 0, 17, "others, or changed"),
     ({"fed": lambda _, found: [(x[[0, *range(SIZE - 1)]], y) for x, y in found]}, "inputs", 0, 17,
      "some of them twice"),
     ({"fed": lambda _, found: [(torch.cat([x[:-1], x[:1] + 1]), y) for x, y in found]}, "inputs", 0, 17,
@@ -288,9 +289,30 @@ def test_each_defect_is_found_with_its_step_and_its_cause(
     assert words in told and told.startswith("rank 0: ")
 
 
-def test_inputs_of_another_shape_are_said_to_be() -> None:
-    inputs, _ = batch(3)
+def test_inputs_are_unlike_in_their_first_tensor_that_differs() -> None:
+    inputs, targets = batch(3)
+    mask, ids = torch.ones(SIZE, 2), torch.arange(SIZE * 3).reshape(SIZE, 3)
     assert unlike([inputs[:, :3]], [inputs]).cause == "shape" and unlike([], [inputs]) == Unlike()
+    assert unlike([(ids, mask.clone().fill_diagonal_(0))], [(ids, mask)]) == Unlike("some", 2, SIZE)
+    assert unlike([targets * 0], [targets]).cause == "some", "labels repeat, so other ones fit by chance"
+
+
+def test_the_cause_of_two_unlike_notes_is_not_that_of_either(loop: Callable[..., Loop]) -> None:
+    def fed(step: int, batches: list[Batch]) -> list[Batch]:
+        return [((2 * x if step else x.flip(0)), y) for x, y in batches]
+
+    made = loop(fed=fed)
+    assert notes(made)["inputs"].cause == ""
+
+
+def test_a_scaled_loss_may_overflow_in_a_fused_kernel(loop: Callable[..., Loop]) -> None:
+    for precision, found in ((Fp16Autocast(), False), (Fp32(), True)):
+        made = loop(precision, context=lambda _: torch.autocast("cpu", torch.float16, enabled=False))
+        made.optimizer = made.ledger.optimizer = torch.optim.AdamW(made.parts.model.parameters())
+        made.after = lambda made, step: [
+            state["step"].fill_(step) for state in made.optimizer.state.values()]  # one less than the updates
+        assert ("counted" in notes(made)) == found
+        made.ledger.close()
 
 
 @pytest.mark.parametrize("changed", [0, 4])
