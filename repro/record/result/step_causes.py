@@ -56,7 +56,6 @@ LIKE_SCORE = {
     "training": "it is that in training mode",
     "before": "it is that of the weights before the last step",
     "model": "the trained model was not called: another model, or an earlier value",
-    "calls": "the model was called on other batches, whose samples may count otherwise",
     "again": "repeated it is right: it is that of an earlier evaluation, or depends on what came before it",
     "loss": "the outputs of all layers are correct: the metric is another one, or is added up otherwise",
     "": "of other samples, other weights or another function",
@@ -66,11 +65,11 @@ LIKE_SCORE = {
 class Place(Frozen):
     """First place in which a step differs from the harness's own."""
 
-    at: Literal["samples", "input", "output", "loss", "backward", "nowhere", "model", "calls", "again"]
+    at: Literal["samples", "input", "output", "loss", "backward", "nowhere", "model", "again"]
     """The inputs of the model, the input of a layer, its output, the loss (of an evaluation: the metric) of correct
     outputs, back-propagation through a layer; "nowhere": no layer differs, so gradients are changed after
     back-propagation, or the engine reports another loss. Of an evaluation that did not call the trained model
-    ("model"), called it on other batches ("calls"), or was right when it was repeated ("again")."""
+    ("model"), or was right when it was repeated ("again")."""
     layer: str = ""
     """Its name; "": the model itself, behind its layers."""
     kind: str = ""

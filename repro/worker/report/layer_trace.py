@@ -126,7 +126,7 @@ def where_it_begins(
     if evaluated:  # some engines add passes on ranks with fewer batches
         one, other = (calls[:min(len(one), len(other))] for calls in (one, other))
     if not common or [call.name for call in one] != [call.name for call in other]:
-        return Place(at="calls") if evaluated and common else None
+        return None
     turns = [*_turns([*zip(one, other, strict=True)])]
     sizes = [[_apart(mine.outputs, right.outputs) for mine, right in turn] for turn in turns]
     least = max(ROUNDED, small * max((size for turn in sizes for size in turn), default=0.0))
