@@ -15,13 +15,13 @@ import numpy as np
 
 from repro.core.files import write_text
 from repro.core.random_streams import Streams
-from repro.record.derive.effective import scores_differ
 from repro.record.log.facts import Apart, StepAgain
 from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
 from repro.seams.workload import WholeSet, map_tensors
 from repro.suite.kinds.training_options import GateOptions
 from repro.suite.model import Trial
 from repro.worker.evaluation import OwnModel, share_batches
+from repro.worker.gate.difference import OWN_EVALUATION_TOLERANCE, compare_number
 from repro.worker.gate.model import ScaledLoss, make_plain, prepare
 from repro.worker.gate.trace import AGED_STEPS, Evaluation, Kind, Measure, Step, Trace, measured_steps
 from repro.worker.input.data_order import SampleOrder
@@ -160,6 +160,8 @@ class Recorder:
     def _watched(self, number: int, batches: Sequence[Batch], rate: float, ragged: bool = False) -> Iterator[None]:
         """Let the ledger see the step inside this context, if its micro-batches are full; `number` from 1."""
         if self.ledger is None or ragged:
+            if self.ledger is not None:
+                self.ledger.begin(number - 1, batches, rate)  # a rate may be that of the step before
             yield
             return
         self.ledger.start()  # what the harness itself does between two steps is not counted
@@ -255,8 +257,8 @@ class Recorder:
         choices, job, metric = self.trial.training, self.job, self.trial.training.gate_metric
         functions = self.started.functions
         assert functions is not None
-        differ = [item.own is not None and scores_differ(choices, metric, item.samples, item.value, item.own)
-                  for item in evaluations]
+        differ = [item.own is not None and compare_number(
+            "evaluation", item.step, item.value, item.own, OWN_EVALUATION_TOLERANCE) is not None for item in evaluations]
         whole = isinstance(functions.scores.get(metric), WholeSet) and job.world > 1  # the harness evaluates all of it
         if self.turns > 1 or whole or not any(self.session.gather(any(differ))):
             return evaluations

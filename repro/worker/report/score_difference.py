@@ -46,6 +46,7 @@ def where_score_differs(
         models: the engine's, and the harness's own.
         evaluations: the same; each returns sum and number of samples.
     """
+    evaluations[0]()  # one that gives an earlier value has the newest weights' from now on
     with traced(models[0], choices) as theirs:
         reported = evaluations[0]()
     with traced(models[1], choices) as ours:
