@@ -257,8 +257,8 @@ class Recorder:
         choices, job, metric = self.trial.training, self.job, self.trial.training.gate_metric
         functions = self.started.functions
         assert functions is not None
-        differ = [item.own is not None and compare_number(
-            "evaluation", item.step, item.value, item.own, OWN_EVALUATION_TOLERANCE) is not None for item in evaluations]
+        differ = [item.own is not None and bool(compare_number(
+            "evaluation", item.step, item.value, item.own, OWN_EVALUATION_TOLERANCE)) for item in evaluations]
         whole = isinstance(functions.scores.get(metric), WholeSet) and job.world > 1  # the harness evaluates all of it
         if self.turns > 1 or whole or not any(self.session.gather(any(differ))):
             return evaluations

@@ -109,7 +109,8 @@ class Worst:
         for square in self.squares.values():
             total.update(square)
         differing = [row[0] for row in self.rows if row[1] > SUSPECT * (row[2] + least)]
-        kinds = sorted(total, key=lambda kind: (kind in self.factors, total[kind], kind))
+        # Numbers of one size, as in the first update of Adam, are cut and multiplied alike.
+        kinds = sorted(total, key=lambda kind: (kind in {*self.factors, "cut"}, kind == "cut", total[kind], kind))
         both = total, self.squares.get(name, total)  # it explains all tensors together and the one that is named
         like = next((kind for kind in kinds if all(one[kind] < UNEXPLAINED**2 * one[""] for one in both)), "")
         shares: tuple[float, ...] = ()
