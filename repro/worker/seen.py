@@ -101,7 +101,7 @@ def same_tensors(seen: Collection[Any], dealt: Collection[Any]) -> bool:
 
 
 class Unlike(NamedTuple):
-    """How tensors differ from those dealt."""
+    """The difference between tensors that were seen and those dealt."""
 
     cause: Cause = ""
     found: float = 0.0
@@ -111,7 +111,7 @@ class Unlike(NamedTuple):
 
 
 def unlike(seen: Collection[Any], dealt: Collection[Any]) -> Unlike:
-    """Return how the first tensor that differs between the calls seen and those dealt does."""
+    """Return the difference of the first tensor that is not the same in the calls seen and in those dealt."""
     with suppress(Exception):  # what it is like is no part of whether it differs
         ours, theirs = (_joined([[*tensors_in(call)] for call in found])[0] for found in (seen, dealt))
         if len(ours) == len(theirs):

@@ -327,11 +327,16 @@ class OtherStep(Worded):
         return (f"{where} the {self.what}{of} differs by {self.apart:.2g} {size}from the harness's own (limit "
                 f"{self.limit:g}): {self.cause()}")
 
-    def cause(self, stateful: str = STATEFUL) -> str:
-        """Return the likely cause, and which tensors differ; `stateful`: what it may be instead."""
-        return self._likely(stateful) + names_of(self.differing, self.differ)
+    def cause(self, stateful: str = STATEFUL, of_update: str = UPDATE_CAUSE) -> str:
+        """Return the likely cause, and which tensors differ.
 
-    def _likely(self, stateful: str) -> str:
+        Args:
+            stateful: what it may be instead.
+            of_update: cause of an update that is like nothing known.
+        """
+        return self._likely(stateful, of_update) + names_of(self.differing, self.differ)
+
+    def _likely(self, stateful: str, of_update: str) -> str:
         found = self.what in ("loss", "gradient") and self.place is not None
         if self.like == "multiples":
             factor = factor_cause(self.ratio, self.processes, self.accumulation) if self.what == "gradient" else (
@@ -354,7 +359,7 @@ class OtherStep(Worded):
             named = f" (right: {', '.join(right)})" if right else ""
             return f"{NO_FACTOR}{named}{stateful}"
         if self.what == "update" and (not explained or self.ratio <= -NOTHING):
-            return UPDATE_CAUSE
+            return of_update
         if self.what == "update" and self.ratio >= NOTHING:
             return f"{self.ratio:.4g} times it: another rate, dampening, decay or limit of clipping"
         return factor_cause(self.ratio, self.processes, self.accumulation)

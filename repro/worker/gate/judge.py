@@ -6,13 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from repro.record.derive.effective import find_contradictions, informed, other_step
 from repro.record.result.remarks import Unlike
-from repro.record.result.step_causes import LIKE, NO_FACTOR, UPDATE_CAUSE, factor_cause, score_cause
+from repro.record.result.step_causes import score_cause
 from repro.seams.training import Precision
 from repro.suite.kinds.training import TrainingConfig
+from repro.worker.gate.causes import explained, likely_cause
 from repro.worker.gate.difference import (
     AGED,
     AUTOCAST_TOLERANCE,
@@ -37,7 +35,7 @@ from repro.worker.gate.difference import (
     compare_tensors,
     first,
 )
-from repro.worker.gate.trace import YOUNG, Series, Trace
+from repro.worker.gate.trace import Series, Trace
 
 TINY = 1e-30
 """In the place of 0 below a fraction."""
@@ -56,10 +54,6 @@ class Pair:
     """By measured step."""
     rounding: float = 0.0
     """Of an update, by the optimizer (`Optimizer.rounding`)."""
-
-
-FIRST_UPDATE = ("another rate, decay, limit of clipping or rule, or the optimizer is not new: the warm-up has left "
-                "something in what it keeps")
 
 
 Check = Callable[[Pair, int], Difference | None]
@@ -258,69 +252,7 @@ def judge(
              for name, check in STEP_CHECKS.items()}
     if (aged := check_aged_losses(pair)) and (found["loss"] is None or aged.step < found["loss"].step):
         found["loss"] = aged
-    return _repeated(pair, found | {name: check(pair) for name, check in END_CHECKS.items()})
-
-
-def _repeated(pair: Pair, found: Mapping[str, Difference | None]) -> dict[str, Difference | None]:
-    """Return differences, each with the harness's own step of the same number, if there is one, and with what the
-    ledger contradicts up to it."""
-    again = {step.number: step for trace in pair.ranks[:1] for step in trace.again}
-    seen = find_contradictions([trace.ledger for trace in pair.ranks if trace.ledger is not None])
-    other_rule = found.get("optimizer")
-    told = {}
-    for name, item in found.items():
-        if item is not None:
-            of_update = name in ("weight", "update")
-            words = next((note.words for note in seen if (
-                of_update if note.what == "counted" else
-                note.step < item.step + (of_update or note.what not in OF_UPDATES))), "")
-            if not words and other_rule is not None and of_update:
-                words = other_rule.text
-            if name == "initial weights" and any(
-                    value.moved for trace in pair.ranks for value in trace.evaluations):
-                words = "an evaluation changes the weights, so that of the warm-up did, too"
-            again_there = again.get(item.step)
-            item = replace(item, seen=words or _like_update(pair, item),
-                           again=again_there and informed(again_there, [*again.values()]))
-        told[name] = item
-    return told
-
-
-OF_UPDATES = ("rate", "updates", "update outside")
-"""What the ledger finds in updates, which change the loss and the gradient of later steps only."""
-LATE_UPDATE = ("the first updates were right, so what the optimizer keeps (momentum, moments) was lost, replaced or "
-               "rounded since then, or the weights are changed beside it")
-LEAST_TENSORS, LEFT = 4, 1e-3
-"""Tensors from which on their projections tell what an update is like, and the share of the squared difference that
-this leaves open."""
-
-
-def _like_update(pair: Pair, found: Difference) -> str:
-    """Return what a late update is like, by the projections of its tensors, each of which is linear in the tensor."""
-    if found.check not in ("weight", "update") or found.step <= len(YOUNG):
-        return ""
-    index = pair.reference.steps.index(found.step)
-    right, ours = pair.reference.measures("update", index), pair.ranks[0].measures("update", index)
-    weights, gradients = (pair.reference.measures(what, index) for what in ("weight", "gradient"))
-    rows = np.array([
-        np.array([mine[1], wanted[1], weight[1] - wanted[1], (gradients.get(name) or (0.0, 0.0))[1]]) / wanted[0]
-        for name, wanted in right.items() if (mine := ours.get(name)) and wanted and wanted[0]
-        and (weight := weights.get(name)) and abs(mine[1] - wanted[1]) > UPDATE_TOLERANCE * abs(wanted[1])])
-    if len(rows) < LEAST_TENSORS or not np.isfinite(rows).all():
-        return ""
-    update, usual, weight, gradient = rows.T
-    apart = update - usual
-    if not np.any(update):
-        return LIKE["left out"]
-    for like, target, parts in (("factor", update, [usual]), ("decayed", apart, [weight]),
-                                ("forgotten", update, [gradient, weight]), ("other gradient", apart, [gradient]),
-                                ("momentum", update, [usual, gradient])):
-        matrix = np.stack(parts, axis=1)
-        shares = np.linalg.lstsq(matrix, target, rcond=None)[0]
-        left = np.sum((target - matrix @ shares)**2)
-        if matrix.any(axis=0).all() and len(rows) > len(parts) + 1 and left < LEFT * (apart @ apart):
-            return LIKE[like].format(f"{shares[0]:.3g}")
-    return LATE_UPDATE if gradient.any() else f"{LATE_UPDATE}; or the gradient of this step is another one"
+    return explained(pair.reference, pair.ranks, found | {name: check(pair) for name, check in END_CHECKS.items()})
 
 
 ORDER = ("initial weights", "input", "loss", "gradient", "weight", "update", "rate 0", "buffers", "evaluation", "ranks",
@@ -347,30 +279,6 @@ def sentence(found: Difference | None, tolerances: Sequence[float], choices: Tra
         return found.text + SENSITIVE
     cause = likely_cause(found, choices) if choices is not None else ""
     return f"{found.text}: {cause}" if cause else found.text
-
-
-def likely_cause(found: Difference, choices: TrainingConfig) -> str:
-    """Return what a difference of loss, gradient, weights or update looks like; "": nothing known."""
-    if found.check == "initial weights":
-        return found.seen or "of another seed, or changed before the first step, as by a warm-up"
-    if found.check not in ("loss", "gradient", "weight", "update", "rate 0"):
-        return ""
-    if found.seen:
-        return found.seen
-    if (step := found.again) is not None:
-        for item in step.apart:
-            if item.apart > found.tolerance:
-                cause = other_step(choices, item, step, found.tolerance, False, step.place).cause("")
-                return cause.replace(UPDATE_CAUSE, FIRST_UPDATE) if found.step == 1 else cause
-    if found.check == "rate 0":
-        return "it changes beside the update, or by a part of it without the rate (decay, averaging, noise)"
-    if found.check == "loss":
-        return ("the model computes in another mode or type, or it is the loss of other samples" if found.step == 1 else
-                "the model computes in another mode or type, or what is not compared, such as a buffer, differs")
-    if found.check == "gradient":
-        return (factor_cause(found.ratio, choices.processes, choices.batch.accumulation)
-                if math.isfinite(found.ratio) else NO_FACTOR)
-    return FIRST_UPDATE if found.step == 1 else UPDATE_CAUSE
 
 
 def widen_tolerances(reference: Trace, disturbed: Sequence[Trace], rounding: float = 0.0) -> tuple[float, ...]:
@@ -431,7 +339,7 @@ def judge_precision(
     pair = Pair(reference, ranks, (tolerance,) * len(reference.loss))
     # A loss scale may start too large: then the first step is skipped, and its gradients are not finite.
     finite = all(value is None or math.isfinite(value[0]) for value in reference.measures("gradient", 0).values())
-    return _repeated(pair, {
+    return explained(pair.reference, pair.ranks, {
         "initial weights": check_initial(pair),
         "input": first(check_input(pair, step) for step in range(len(reference.loss))),
         "loss": check_loss(pair, 0),

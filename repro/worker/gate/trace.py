@@ -121,7 +121,7 @@ class Trace(Frozen):
     updates: dict[str, tuple[Measure, ...]] = Field(default_factory=dict)
     """Name -> the change of the full weights, by step."""
     again: tuple[StepAgain, ...] = ()
-    """How the measured steps of a candidate differ from the harness's own of its weights; on its first rank."""
+    """Differences of the measured steps of a candidate from the harness's own of its weights; on its first rank."""
     ledger: RankLedger | None = None
     """What a candidate's model, loss and optimizer saw (`worker.ledger`), for words about what differs."""
     moved_at_rate_zero: str = ""

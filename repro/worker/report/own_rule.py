@@ -1,4 +1,4 @@
-"""The requested update rule in the hands of the harness, and how an engine's update of the same gradient differs."""
+"""The requested update rule in the hands of the harness, compared with an engine's update of the same gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an evaluation that differs from the harness's own is like, and where it begins to differ."""
+"""Likenesses of an evaluation that differs from the harness's own, and the place where it begins to differ."""
 
 from __future__ import annotations
 

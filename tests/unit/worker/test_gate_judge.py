@@ -14,17 +14,9 @@ from repro.engines.precisions import Bf16Autocast, Bf16Master
 from repro.record.log.facts import Apart, StepAgain
 from repro.record.result.step_causes import LIKE, NO_FACTOR, UPDATE_CAUSE
 from repro.worker.gate import judge as gate_judge
+from repro.worker.gate.causes import FIRST_UPDATE, LATE_UPDATE, likely_cause
 from repro.worker.gate.difference import LARGEST_TOLERANCE, TOLERANCE, Difference
-from repro.worker.gate.judge import (
-    FIRST_UPDATE,
-    LATE_UPDATE,
-    SENSITIVE,
-    culprit,
-    judge_precision,
-    likely_cause,
-    sentence,
-    widen_tolerances,
-)
+from repro.worker.gate.judge import SENSITIVE, culprit, judge_precision, sentence, widen_tolerances
 from repro.worker.gate.trace import Trace
 from tests.traces import NAMES, STEPS, WORLD, evaluated, put, set_norm, trace
 
