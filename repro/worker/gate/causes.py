@@ -90,8 +90,10 @@ def likely_cause(found: Difference, choices: TrainingConfig) -> str:
     if (step := found.again) is not None:
         for item in step.apart:
             if item.apart > found.tolerance:
-                return other_step(choices, item, step, found.tolerance, False, step.place).cause(
+                cause = other_step(choices, item, step, found.tolerance, False, step.place).cause(
                     "", FIRST_UPDATE if found.step == 1 else UPDATE_CAUSE)
+                of_effect = item.what == "update" and found.check in ("loss", "gradient")
+                return f"the weights were updated otherwise: {cause}" if of_effect else cause
     if found.check == "rate 0":
         return "it changes beside the update, or by a part of it without the rate (decay, averaging, noise)"
     if found.check == "loss":
