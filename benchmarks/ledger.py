@@ -22,7 +22,7 @@ from repro.core import registry
 from repro.core.frozen import Frozen
 from repro.core.random_streams import Streams
 from repro.suite.model import Trial
-from repro.worker.ledger import TrainingLedger
+from repro.worker.ledger.training import TrainingLedger
 from repro.worker.loop import Loop
 from repro.worker.main import build
 from repro.worker.setup import RankPlace

@@ -163,6 +163,9 @@ class Session(ABC):
     Every rank calls `total`, `gather`, `synchronize`, `weights`, `gradients`, `save` and `load` in the same order.
     """
 
+    writes_alike: ClassVar[bool] = True
+    """All steps write alike often into the weights; False: some also write what other ranks or servers hold."""
+
     def step(self, batches: Sequence[Batch], rate: float) -> Any:
         """Train one optimizer step on `Job.accumulation` micro-batches; none if the engine needs no parts.
 

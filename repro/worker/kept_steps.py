@@ -16,7 +16,7 @@ import psutil
 from repro.seams.training import Batch, Engine, Held, Job, Optimizer, Session
 from repro.seams.workload import Workload, map_tensors
 from repro.suite.kinds.training import TrainingConfig
-from repro.worker.ledger import FIRST_WATCHED
+from repro.worker.ledger.training import FIRST_WATCHED
 from repro.worker.setup import TrialContext
 from repro.worker.weights import held_or_full
 

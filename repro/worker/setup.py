@@ -36,7 +36,7 @@ from repro.seams.training import (
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
 from repro.worker.clock import RankClock
-from repro.worker.ledger import TrainingLedger
+from repro.worker.ledger.training import TrainingLedger
 
 if TYPE_CHECKING:
     import torch
@@ -114,7 +114,7 @@ def start_session(
     ledger = TrainingLedger(parts, job, streams) if parts is not None and watched else None
     session = engine.start(parts, job, streams)
     if ledger is not None:
-        ledger.optimizer = getattr(session, "optimizer", None)
+        ledger.watch(session)
     return Started(session, parts, functions, twin, ledger)
 
 

@@ -14,7 +14,7 @@ from repro.seams.training import Batch
 from repro.worker.input.data_audit import DataAudit
 from repro.worker.input.trial_input import TrialInput
 from repro.worker.kept_steps import make_keeper
-from repro.worker.ledger import TrainingLedger
+from repro.worker.ledger.training import TrainingLedger
 from repro.worker.setup import TrialContext, block_steps
 from repro.worker.weights import held_or_full, weights_sha256
 

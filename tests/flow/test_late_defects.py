@@ -66,6 +66,13 @@ PASSING = {
     "narrow-for-a-while": "the loss differs",
 }
 """They end before the trial does."""
+BESIDE = {
+    "halved-once": "something beside the optimizer wrote into ",
+    "rounded-now-and-then": "something beside the optimizer wrote into ",
+    "momentum-reversed-once": "something beside the optimizer wrote into 'momentum_buffer of ",
+    "momentum-lower-for-a-while": "the optimizer's momentum was 0.5 and not 0.9",
+}
+"""They write beside the optimizer, in single steps, or change an option of it for a while."""
 ZERO = [f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4)]
 KINDS = {"ddp": "kind: planted", "zero1": "kind: planted-zero, stage: 1", "zero3": "kind: planted-zero, stage: 3",
          "fsdp": "kind: planted-fsdp"}
@@ -134,6 +141,12 @@ def test_what_ends_before_the_trial_is_seen_in_the_steps_that_were_kept(tmp_path
     for name, words, reason in voided(tmp_path, engine, PASSING):
         assert " of the trial the " in reason, (name, reason)
         assert words in reason or engine == "fsdp", (name, reason)  # there the mean is changed, by parts
+
+
+@pytest.mark.parametrize("engine", list(KINDS))
+def test_writes_beside_the_optimizer_are_seen_in_every_step(tmp_path: Path, engine: str) -> None:
+    for name, words, reason in voided(tmp_path, engine, BESIDE):
+        assert words in reason, (name, reason)
 
 
 @pytest.mark.parametrize("engine", list(KINDS))

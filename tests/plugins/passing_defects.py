@@ -1,6 +1,7 @@
 """Defects that begin after the gate and end before the trial does: no step after it shows them, a kept one does.
 
-Each acts in the whole doubling of steps from 64 on, of which the harness keeps one step that it draws.
+Each of the gradient or the loss acts in the whole doubling of steps from 64 on, of which the harness keeps one step
+that it draws. Those of the weights act in single steps.
 """
 
 from __future__ import annotations
@@ -94,3 +95,56 @@ def narrow_for_a_while(plant: Plant) -> None:
         return loss
 
     plant.session.backward = change
+
+
+def stepped(plant: Plant) -> list[torch.Tensor]:
+    """The tensors that the optimizer steps, of this rank."""
+    return [*plant.session.optimizer.state]
+
+
+@defect("weight")
+def halved_once(plant: Plant) -> None:
+    """One tensor is halved after one update, as by a repair that was left in."""
+
+    def change() -> None:
+        if plant.updates == 80:
+            with torch.no_grad():
+                stepped(plant)[0].mul_(0.5)
+
+    plant.after_update(change)
+
+
+@defect("weight")
+def rounded_now_and_then(plant: Plant) -> None:
+    """All weights are rounded to bfloat16 after every thirtieth update, as by a checkpoint that is loaded."""
+
+    def change() -> None:
+        if plant.updates > BEGINS and plant.updates % 30 == 0:
+            with torch.no_grad():
+                for parameter in stepped(plant):
+                    parameter.copy_(parameter.bfloat16())
+
+    plant.after_update(change)
+
+
+@defect("weight")
+def momentum_reversed_once(plant: Plant) -> None:
+    """What the optimizer keeps of its first tensor changes its sign after one update."""
+
+    def change() -> None:
+        if plant.updates == 90:
+            with torch.no_grad():
+                next(iter(plant.session.optimizer.state.values()))["momentum_buffer"].neg_()
+
+    plant.after_update(change)
+
+
+@defect("weight")
+def momentum_lower_for_a_while(plant: Plant) -> None:
+    """The momentum is 0.5 in updates 80 to 109, as by a schedule of its own."""
+
+    def change() -> None:
+        for group in plant.groups:
+            group["momentum"] = 0.5 if 80 <= plant.updates < 110 else 0.9
+
+    plant.after_update(change)

@@ -152,8 +152,7 @@ def find_contradictions(ledgers: Sequence[RankLedger]) -> list[Contradicted]:
         for note in ledger.notes:
             first[note.kind] = min(first.get(note.kind, (note.step, rank, note)), (note.step, rank, note),
                                    key=lambda item: item[:2])
-    found = [Contradicted(what=note.kind, rank=rank, step=step + 1, times=note.times, found=note.found,
-                          wanted=note.wanted, cause=note.cause)
+    found = [Contradicted(what=note.kind, rank=rank, **note.model_dump(exclude={"kind"}) | {"step": step + 1})
              for step, rank, note in sorted(first.values(), key=lambda item: item[:2])]
     return [*found, *_apart(ledgers)]
 

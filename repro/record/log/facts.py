@@ -61,12 +61,14 @@ class FinalFacts(Frozen):
 
 
 NoteKind = Literal["samples", "loss", "inputs", "targets", "outside", "backward", "update outside", "flags", "autocast",
-                   "updates", "rate", "moved", "state", "data", "dealt", "clock", "counted"]
+                   "updates", "rate", "moved", "state", "data", "dealt", "clock", "counted", "written", "replaced",
+                   "option"]
 """What contradicts a ledger: samples of a step that the model, or the loss, saw; other inputs or targets than dealt;
 forward, backward or update outside a timed step; layers in evaluation mode; autocast; updates of a step; the rate;
 weights that changed between a drawn step and the next one; what the optimizer keeps, by an evaluation; training data
 that were read before the clock started, or are others when they are read again; the trial's clock against the kernel's;
-steps that the optimizer counts in what it keeps.
+steps that the optimizer counts in what it keeps; writes into weights, or into what the optimizer keeps, in a step; such
+tensors that were replaced; an option of the optimizer.
 """
 
 
@@ -89,6 +91,10 @@ class LedgerNote(Frozen):
     wanted: float = 0.0
     cause: Cause = ""
     """Of the first such step."""
+    name: str = ""
+    """Of the first tensor that was written or replaced, or of the option."""
+    tensors: int = 0
+    """Such tensors in the first such step."""
 
 
 class WeightsAt(Frozen):

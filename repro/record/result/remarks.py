@@ -242,11 +242,15 @@ class Contradicted(Worded):
     found: float
     wanted: float
     cause: str = ""
+    name: str = ""
+    tensors: int = 0
 
     def _words(self) -> str:
         more = f" ({self.times} times in all)" if self.times > 1 else ""
         cause = LEDGER_CAUSES.get(self.cause, "").format(**dict(self)) or self._amount()
-        return f"rank {self.rank}: {LEDGER_WORDS[self.what].format(**dict(self))}{more}{f': {cause}' if cause else ''}"
+        others = f" and {self.tensors - 1} other tensors" if self.tensors > 1 else ""
+        words = LEDGER_WORDS[self.what].format(**dict(self), tensor=f"{self.name!r}{others}")
+        return f"rank {self.rank}: {words}{more}{f': {cause}' if cause else ''}"
 
     def _amount(self) -> str:
         """Return what a number of samples, or another rate, looks like."""
@@ -278,6 +282,11 @@ LEDGER_WORDS = {
     "dealt": "it was dealt other samples than the workload gives, or changed ones, first in step {step}",
     "state": "an evaluation changed what the optimizer keeps, first after step {step}",
     "moved": "the weights changed between step {step} and the next one",
+    "written": "something beside the optimizer wrote into {tensor}: {found:g} writes and not {wanted:g}, as usual, "
+               "first in step {step} or since the step before",
+    "replaced": "{tensor} was replaced by another tensor, first seen after step {step}",
+    "option": "the optimizer's {name} was {found:.6g} and not {wanted:.6g}, as at the start, first seen after step "
+              "{step}",
     "ranks": "its weights differ from those of another rank that holds the same parts, first after step {step}",
     "masks": "it drew the same random numbers as another rank, first in step {step}: dropout masks are not its own",
     "rate": "the learning rate was {found:.6g} and not the scheduled {wanted:.6g}, first in step {step}",

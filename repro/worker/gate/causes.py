@@ -16,7 +16,7 @@ from repro.worker.gate.trace import YOUNG, Trace
 
 FIRST_UPDATE = ("another rate, decay, limit of clipping or rule, or the optimizer is not new: the warm-up has left "
                 "something in what it keeps")
-OF_UPDATES = ("rate", "updates", "update outside")
+OF_UPDATES = ("rate", "updates", "update outside", "written", "replaced", "option")
 """What the ledger finds in updates, which change the loss and the gradient of later steps only."""
 LATE_UPDATE = ("the first updates were right, so what the optimizer keeps (momentum, moments) was lost, replaced or "
                "rounded since then, or the weights are changed beside it")

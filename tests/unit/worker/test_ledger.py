@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,11 +22,11 @@ from repro.record.log.facts import Apart, LedgerNote, RankLedger, ScoreAgain, St
 from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE, Place
 from repro.seams.training import Batch, Held, Job, Optimizer, Precision, TrainingParts
 from repro.worker.evaluation import OwnModel
-from repro.worker.ledger import TrainingLedger
+from repro.worker.ledger.seen import Unlike, unlike
+from repro.worker.ledger.training import TrainingLedger
 from repro.worker.report.own_rule import OwnRule
 from repro.worker.report.own_step import OwnStep
 from repro.worker.report.step_difference import Worst, changed
-from repro.worker.seen import Unlike, unlike
 
 STEPS, SIZE = 12, 8
 RATES = [0.1 * (1 - step / STEPS) for step in range(STEPS)]
@@ -63,10 +63,12 @@ class Loop:
     deferring: int = -1
     """Step whose last backward pass is left to `after`."""
     held: torch.Tensor | None = None
+    writes_alike: bool = True
     optimizer: torch.optim.Optimizer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.optimizer = self.ledger.optimizer = torch.optim.SGD(self.parts.model.parameters(), lr=9.0, momentum=0.9)
+        self.optimizer = torch.optim.SGD(self.parts.model.parameters(), lr=9.0, momentum=0.9)
+        self.ledger.watch(cast("Any", self))
 
     def train(self, batches: list[Batch], rate: float | None = None) -> torch.Tensor:
         """Forward and backward of every micro-batch; then updates."""
@@ -129,6 +131,31 @@ def test_healthy_training_contradicts_nothing(loop: Callable[..., Loop]) -> None
     found = made.ledger.facts()
     assert (found.steps, found.forwarded, found.losses, found.updates) == (STEPS, STEPS * 16, STEPS * 16, 1)
     assert found.compared >= 4, "one step of every doubling and the last"
+
+
+@pytest.mark.parametrize(("at", "change", "kind", "words"), [
+    (5, lambda made: made.parts.model[0].weight.mul_(0.5), "written",
+     "rank 0: something beside the optimizer wrote into '0.weight': 2 writes and not 1, as usual, first in step 7 or "
+     "since the step before"),
+    (7, lambda made: [each["momentum_buffer"].neg_() for each in made.optimizer.state.values()], "written",
+     "rank 0: something beside the optimizer wrote into 'momentum_buffer of 0.weight' and 3 other tensors: 12 writes "
+     "and not 8, as usual, first in step 9 or since the step before"),
+    (4, lambda made: made.optimizer.state[made.parts.model[2].bias].update(momentum_buffer=torch.zeros(3)), "replaced",
+     "rank 0: 'momentum_buffer of 2.bias' was replaced by another tensor, first seen after step 8"),
+    (2, lambda made: made.optimizer.param_groups[0].update(momentum=0.5), "option",
+     "rank 0: the optimizer's momentum was 0.5 and not 0.9, as at the start, first seen after step 4 (3 times in all)"),
+], ids=["a weight", "momenta between blocks", "a momentum by another", "an option"])
+def test_what_changes_the_optimizer_beside_its_steps_is_named(
+    loop: Callable[..., Loop], at: int, change: Callable[[Loop], Any], kind: str, words: str
+) -> None:
+    def after(made: Loop, step: int) -> None:
+        if step == at:
+            with torch.no_grad():
+                change(made)
+
+    made = loop(after=after)
+    assert notes(made).keys() == {kind}
+    assert [remark.words for remark in find_contradictions([made.ledger.facts()])] == [words]
 
 
 def evaluated(made: Loop, _: int) -> None:
@@ -308,9 +335,10 @@ def test_the_cause_of_two_unlike_notes_is_not_that_of_either(loop: Callable[...,
 def test_a_scaled_loss_may_overflow_in_a_fused_kernel(loop: Callable[..., Loop]) -> None:
     for precision, found in ((Fp16Autocast(), False), (Fp32(), True)):
         made = loop(precision, context=lambda _: torch.autocast("cpu", torch.float16, enabled=False))
-        made.optimizer = made.ledger.optimizer = torch.optim.AdamW(made.parts.model.parameters())
+        made.optimizer = torch.optim.AdamW(made.parts.model.parameters())
+        made.ledger.watch(cast("Any", made))
         made.after = lambda made, step: [
-            state["step"].fill_(step) for state in made.optimizer.state.values()]  # one less than the updates
+            state["step"].data.fill_(step) for state in made.optimizer.state.values()]  # one less than the updates
         assert ("counted" in notes(made)) == found
         made.ledger.close()
 
@@ -318,11 +346,12 @@ def test_a_scaled_loss_may_overflow_in_a_fused_kernel(loop: Callable[..., Loop])
 @pytest.mark.parametrize("changed", [0, 4])
 def test_a_count_of_steps_that_is_changed_is_found(loop: Callable[..., Loop], changed: int) -> None:
     made = loop()
-    made.optimizer = made.ledger.optimizer = torch.optim.AdamW(made.parts.model.parameters())
+    made.optimizer = torch.optim.AdamW(made.parts.model.parameters())
+    made.ledger.watch(cast("Any", made))
 
     def after(made: Loop, step: int) -> None:
         for state in made.optimizer.state.values():
-            state["step"].fill_(1.0 + step if not changed or step < 4 else step + 1.0 - changed)
+            state["step"].data.fill_(1.0 + step if not changed or step < 4 else step + 1.0 - changed)
 
     made.after = after
     assert ("counted" in notes(made)) == bool(changed)

@@ -9,15 +9,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from repro.core import devices
 from repro.core.random_streams import Streams
 from repro.record.log.facts import Cause, LedgerNote, NoteKind, RankLedger, WeightsAt
-from repro.seams.training import Batch, Held, Job, TrainingParts
+from repro.seams.training import Batch, Held, Job, Session, TrainingParts
 from repro.seams.workload import tensors_in
-from repro.worker.seen import KeptBatches, Step, Unlike, same_tensors, unlike
+from repro.worker.ledger.seen import KeptBatches, Step, Unlike, same_tensors, unlike
+from repro.worker.ledger.writes import OtherWrites, Writes, option_numbers
 from repro.worker.weights import checksum_held
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ class _Note:
     wanted: float
     times: int = 1
     cause: Cause = ""
+    name: str = ""
+    """Of a tensor, or an option."""
+    tensors: int = 0
 
 
 class TrainingLedger:
@@ -77,6 +81,9 @@ class TrainingLedger:
         self.attach()
         self.optimizer: Any = None
         """The trial's own optimizer; steps of others (the outer one of local SGD) are not counted."""
+        self._writes: Writes | None = None
+        self._options: dict[str, float] = {}
+        self._rule = job.optimizer
         self._started = False
         self._step = Step()
         """The newest one."""
@@ -119,12 +126,22 @@ class TrainingLedger:
     def start(self) -> None:
         """Begin: what the warm-up did does not count."""
         self._started = True
+        if self._writes is not None:
+            self._writes.forget()
         if self._model._compiled_call_impl != self._on_call:  # an engine compiled the model
             self._watch_calls()
 
     def stop(self) -> None:
         """End: what follows is no training."""
         self._started = False
+
+    def watch(self, session: Session) -> None:
+        """Watch the session's optimizer from now on: it has been built."""
+        self.optimizer = getattr(session, "optimizer", None)
+        if self.optimizer is not None:
+            self._options = option_numbers(self.optimizer)
+            if session.writes_alike:
+                self._writes = Writes(self.optimizer, self._model, keeps=not self._rule.whole_tensors)
 
     def begin_block(self, first: int, last: int) -> Collection[int]:
         """Choose the steps of a block, `first` to `last` from 0, that are compared.
@@ -133,13 +150,21 @@ class TrainingLedger:
             Those after which the weights are held: drawn ones that the gate did not reach.
         """
         drawn = self._drawn_steps(first, last)
+        self._compare_options()
+        if self._writes is not None:
+            if self._rule.evaluates_other_weights:
+                self._writes.forget()  # an evaluation writes others, and those of training again
+            if (replaced := self._writes.begin_block()) is not None:
+                self._note("replaced", 0, 0, of=replaced)
         # The first step of a block follows an evaluation, and the last one is behind the value that is found next.
         self._comparing = {first, last, *drawn}
         return {step for step in drawn if step + 1 >= FIRST_WATCHED}
 
     def begin(self, step: int, batches: Sequence[Batch], rate: float) -> None:
         """Begin a step of this block; `step` is its number, from 0."""
-        self._step = now = Step(step, batches, rate, self._step.rate, inside=True)
+        now = self._step
+        now.rate_before, now.number, now.batches, now.rate, now.inside = now.rate, step, batches, rate, True
+        now.calls = now.losses = now.forwarded = now.lost = now.updates = 0
         if step in self._comparing:
             now.kept = KeptBatches(step, batches)
             now.kept.note_versions(batches)
@@ -150,6 +175,9 @@ class TrainingLedger:
         """End a step."""
         now = self._step
         now.inside, now.batches = False, ()
+        if (self._writes is not None and (other := self._writes.count()) is not None
+                and (now.updates == self._usual or self._usual < 0)):  # else the number of updates tells it
+            self._note("written", other.found, other.usual, of=other)
         if now.forwarded == now.lost == self._dealt and now.updates == self._usual and now.kept is None:
             self._alike += 1
             return
@@ -185,6 +213,7 @@ class TrainingLedger:
     def compare(self) -> None:
         """Compare what the kept steps of the last block were fed with what they were dealt; off the clock."""
         self._count_alike()
+        self._compare_options()
         for kept in self._waiting:
             if kept.was_changed:
                 continue
@@ -219,6 +248,14 @@ class TrainingLedger:
         if len(found) != len(self._state) or not all(map(_equal, found, self._state)):
             self._note("state", 0, 0)
         self._state = None
+
+    def _compare_options(self) -> None:
+        """Compare the options of the optimizer with those at the start."""
+        if self.optimizer is None or not self._started:
+            return
+        for name, value in option_numbers(self.optimizer).items():
+            if value != self._options.get(name, value):
+                self._note("option", value, self._options[name], of=OtherWrites(name, 1, 0, 0))
 
     def _counted(self) -> float | None:
         """Return the most steps that the optimizer counts in what it keeps of a tensor; None if it counts none."""
@@ -260,6 +297,8 @@ class TrainingLedger:
         """Take the weights that this rank holds after a drawn step; then those before the next one, which are to be
         the same."""
         parts, values = checksum_held(held)
+        if self._writes is not None and self._rule.evaluates_other_weights:
+            self._writes.forget()
         if not self.is_watching:
             self._held, self.is_watching = values, True
             drawn = self._generator_state()
@@ -296,7 +335,7 @@ class TrainingLedger:
             notes["counted"] = _Note(self._step.number, counted, updated)
         return RankLedger(**totals, updates=int(usual.found) if usual else 0, weights=tuple(self._weights), notes=tuple(
             LedgerNote(kind=kind, step=note.step, times=note.times, found=note.found, wanted=note.wanted,
-                       cause=note.cause)
+                       cause=note.cause, name=note.name, tensors=note.tensors)
             for kind, note in sorted(notes.items())))
 
     def state(self) -> dict[str, Any]:
@@ -422,11 +461,13 @@ class TrainingLedger:
             self._note(kind, how.found, how.wanted, cause=how.cause)
 
     def _note(
-        self, kind: NoteKind, found: float, wanted: float, step: int | None = None, cause: Cause = ""
+        self, kind: NoteKind, found: float, wanted: float, step: int | None = None, cause: Cause = "",
+        of: OtherWrites | None = None,
     ) -> None:
         at, known = self._step.number if step is None else step, self._notes.get(kind)
         if known is None:
-            self._notes[kind] = _Note(at, float(found), float(wanted), cause=cause)
+            name, tensors = (of.name, of.tensors) if of is not None else ("", 0)
+            self._notes[kind] = _Note(at, float(found), float(wanted), 1, cause, name, tensors)
         else:
             # The second rate tells that of the step before from that of the first one; later ones must have this cause.
             known.cause = cause if cause == known.cause or (kind == "rate" and known.times == 1) else ""
@@ -486,4 +527,4 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _plain(notes: Mapping[Any, _Note]) -> dict[str, list[Any]]:
-    return {str(key): [note.step, note.found, note.wanted, note.times, note.cause] for key, note in notes.items()}
+    return {str(key): [*astuple(note)] for key, note in notes.items()}
