@@ -76,8 +76,8 @@ def measure(pairs: int = 200, launches: int = 8, batch: int = 128, processes: in
         launcher.close()
     engines, inside = list[BenchOutcome](), list[BenchOutcome]()
     for name, values in found.items():
-        what = (f"ledger: {name}, {processes} processes, batch {batch}: {pairs} single steps in turn, mean of the faster "
-                f"half in each of {launches} launches")
+        what = (f"ledger: {name}, {processes} processes, batch {batch}: {pairs} single steps in turn, mean of the "
+                f"faster half in each of {launches} launches")
         ms = {way: [1e3 * _usual(each[way]) for each in values] for way in WAYS}
         without = ("without", ms["without"])
         engines.append(outcome(what, ("with the ledger", ms["with"]), without, "ms per step", LIMIT))
