@@ -189,6 +189,7 @@ class Shampoo(Rule):
     names: ClassVar[Mapping[str, str]] = {"roots_every": "preconditioning_compute_steps"}
     whole_tensors: ClassVar[bool] = True
     on_rows: ClassVar[Rows] = "none"
+    writes_alike: ClassVar[bool] = False
     starts_from_zero: ClassVar[bool] = False
     # Rounding of a sum, 1e-7 of its largest eigenvalue, is a tenth of the smallest, `matrix_eps`; a root has a quarter.
     rounding: ClassVar[float] = 0.03
@@ -214,6 +215,7 @@ class Soap(Rule):
                                           "largest_dimension": "max_precondition_dim"}
     whole_tensors: ClassVar[bool] = True
     on_rows: ClassVar[Rows] = "none"
+    writes_alike: ClassVar[bool] = False
     starts_from_zero: ClassVar[bool] = False
     # Eigenvectors of equal eigenvalues are any basis of their space. Measured: up to 0.46 of an update.
     rounding: ClassVar[float] = 0.8

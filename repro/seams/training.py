@@ -113,6 +113,8 @@ class Optimizer(Plugin):
     linear: ClassVar[bool] = False
     """True: all updates are linear in the gradients and the weights, so the mean of several ranks' updates is the
     update by their mean gradient."""
+    writes_alike: ClassVar[bool] = True
+    """All steps write alike often into the weights and into what is kept of them; False: some more often."""
     moves_at_rate_zero: ClassVar[bool] = False
     """True: a step of learning rate 0 may change the weights, because the momentum holds earlier rates."""
 

@@ -139,9 +139,9 @@ class TrainingLedger:
         """Watch the session's optimizer from now on: it has been built."""
         self.optimizer = getattr(session, "optimizer", None)
         if self.optimizer is not None:
-            self._options = option_numbers(self.optimizer)
-            if session.writes_alike:
-                self._writes = Writes(self.optimizer, self._model, keeps=not self._rule.whole_tensors)
+            self._options = option_numbers(self.optimizer, self._rule)
+            if session.writes_alike and self._rule.writes_alike:
+                self._writes = Writes(self.optimizer, self._model)
 
     def begin_block(self, first: int, last: int) -> Collection[int]:
         """Choose the steps of a block, `first` to `last` from 0, that are compared.
@@ -253,7 +253,7 @@ class TrainingLedger:
         """Compare the options of the optimizer with those at the start."""
         if self.optimizer is None or not self._started:
             return
-        for name, value in option_numbers(self.optimizer).items():
+        for name, value in option_numbers(self.optimizer, self._rule).items():
             if value != self._options.get(name, value):
                 self._note("option", value, self._options[name], of=OtherWrites(name, 1, 0, 0))
 

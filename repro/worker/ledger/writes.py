@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from repro.seams.training import Optimizer
+
 if TYPE_CHECKING:
     import torch
 
@@ -30,11 +32,10 @@ class Writes:
 
     Args:
         model: gives the parameters their names; its trained parameters are watched, too.
-        keeps: watch what the optimizer keeps of each parameter, too; rules of whole tensors change it in some steps.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module, *, keeps: bool) -> None:
-        self._optimizer, self._model, self._keeps = optimizer, model, keeps
+    def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
+        self._optimizer, self._model = optimizer, model
         self._settled: dict[str, torch.Tensor] = {}
         """Those that were the same objects twice: some rules make others in every step."""
         self._known: dict[str, torch.Tensor] = {}
@@ -114,7 +115,7 @@ class Writes:
         for place, parameter in enumerate(self._stepped()):
             name = known.get(id(parameter), f"{FLAT}{place}")
             found[name] = parameter
-            kept = self._optimizer.state.get(parameter, {}) if self._keeps else {}
+            kept = self._optimizer.state.get(parameter, {})
             found |= {f"{key} of {name}": value for key, value in kept.items() if isinstance(value, torch.Tensor)}
         return found
 
@@ -129,17 +130,15 @@ FLAT = "flat parameter "
 """Name of an engine's tensor of many parameters, before its number."""
 
 
-def option_numbers(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Return the options of the update rule that are numbers, by name and group; not the rate, which changes."""
-    from repro.engines.plain.state import NOT_OPTIONS, PROGRESS
-
-    found = dict[str, float]()
+def option_numbers(optimizer: torch.optim.Optimizer, rule: Optimizer) -> dict[str, float]:
+    """Return the options of a rule that are numbers, by name and group, as the optimizer has them; not the rate, which
+    changes, nor what else a class keeps in its groups."""
+    renamed: Mapping[str, str] = getattr(rule, "names", {})
+    names, found = {renamed.get(name, name) for name, _ in rule} - {"lr"}, dict[str, float]()
     for place, group in enumerate(optimizer.param_groups):
         of_group = f" of group {place + 1}" if place else ""
-        for name, value in group.items():
-            if name in NOT_OPTIONS or name in PROGRESS:
-                continue
-            values = value if isinstance(value, tuple | list) else [value]
+        for name in sorted(names & group.keys()):
+            values = group[name] if isinstance(group[name], tuple | list) else [group[name]]
             found |= {f"{name}{f'[{index}]' if len(values) > 1 else ''}{of_group}": float(number)
                       for index, number in enumerate(values) if isinstance(number, int | float)}
     return found
