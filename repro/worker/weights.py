@@ -61,6 +61,28 @@ def describe_held(held: Sequence[Held], full: Mapping[str, np.ndarray], weights:
     return RankWeights(parts=parts.hexdigest()[:16], sha256=values.hexdigest(), different=different, first=first)
 
 
+def tensor_sums(held: Sequence[Held]) -> list[tuple[str, int]]:
+    """Return the name and a checksum of the values (CRC-32) of every part of a tensor that a rank holds."""
+    return [(item.name, zlib.crc32(np.ascontiguousarray(item.values).data)) for item in _in_order(held)]
+
+
+def with_others(
+    ranks: Sequence[RankWeights | None], sums: Sequence[Sequence[tuple[str, int]]]
+) -> list[RankWeights | None]:
+    """Return the ranks with the tensors whose values are not those of the first rank that holds the same parts.
+
+    Args:
+        sums: of every rank (`tensor_sums`).
+    """
+    known: dict[str, Sequence[tuple[str, int]]] = {}
+    found = list[RankWeights | None]()
+    for rank, own in zip(ranks, sums, strict=True):
+        names = [name for (name, mine), (_, first) in zip(own, known.setdefault(rank.parts, own), strict=True)
+                 if mine != first] if rank is not None else []
+        found.append(rank and rank.model_copy(update={"other": names[0], "others": len({*names})} if names else {}))
+    return found
+
+
 def held_or_full(session: Session) -> list[Held]:
     """Return what this rank holds; the full weights if its engine cannot tell (all ranks then take part)."""
     held = session.held()

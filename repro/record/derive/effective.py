@@ -138,7 +138,7 @@ def find_wrong_ranks(facts: FinalFacts) -> list[RankWeightsDiffer]:
             continue
         before, values = first.setdefault(held.parts, (rank, held.sha256))
         if values != held.sha256:
-            found.append(RankWeightsDiffer(rank=rank, than=before))
+            found.append(RankWeightsDiffer(rank=rank, than=before, different=held.others, first=held.other))
         elif held.different:
             found.append(RankWeightsDiffer(rank=rank, different=held.different, first=held.first))
     return found

@@ -24,6 +24,10 @@ class RankWeights(Frozen):
     """Values that differ from the trial's weights."""
     first: str
     """The first such tensor."""
+    other: str = ""
+    """The first tensor that is another rank's with equal parts, but for its values."""
+    others: int = 0
+    """Such tensors."""
 
 
 class OwnEvaluation(Frozen):

@@ -182,6 +182,10 @@ class ShortEvaluation(Worded):
     sentence = "the evaluation after {samples} samples covered {evaluated:g} of {wanted} evaluation samples"
 
 
+def _and_others(tensors: int) -> str:
+    return f" and {tensors - 1} other tensor{'s' * (tensors > 2)}" if tensors > 1 else ""
+
+
 class RankWeightsDiffer(Worded):
     """A rank whose weights at the end are those neither of another rank (`than`) nor of the trial (`different`)."""
 
@@ -189,11 +193,14 @@ class RankWeightsDiffer(Worded):
     rank: int
     than: int | None = None
     different: int = 0
+    """Tensors (`than`), or values."""
     first: str = ""
+    """The first such tensor."""
 
     def _words(self) -> str:
         if self.than is not None:
-            return f"rank {self.rank} ended with other weights than rank {self.than}"
+            where = f", in {self.first!r}{_and_others(self.different)}" if self.first else ""
+            return f"rank {self.rank} ended with other weights than rank {self.than}{where}"
         return (f"{self.different} of rank {self.rank}'s own weights differ from the trial's, the first in "
                 f"{self.first!r}")
 
@@ -248,8 +255,8 @@ class Contradicted(Worded):
     def _words(self) -> str:
         more = f" ({self.times} times in all)" if self.times > 1 else ""
         cause = LEDGER_CAUSES.get(self.cause, "").format(**dict(self)) or self._amount()
-        others = f" and {self.tensors - 1} other tensors" if self.tensors > 1 else ""
-        words = LEDGER_WORDS[self.what].format(**dict(self), tensor=f"{self.name!r}{others}")
+        tensor = f"{self.name!r}{_and_others(self.tensors)}"
+        words = LEDGER_WORDS[self.what].format(**dict(self), tensor=tensor)
         return f"rank {self.rank}: {words}{more}{f': {cause}' if cause else ''}"
 
     def _amount(self) -> str:

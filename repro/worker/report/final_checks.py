@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from repro.seams.training import Batch, Held, Session
 from repro.worker.evaluation import Evaluated, OwnModel
 from repro.worker.report.score_difference import SAME_SCORE, like_score
 from repro.worker.setup import TrialContext
-from repro.worker.weights import describe_held, held_or_full, in_groups, wide_share
+from repro.worker.weights import describe_held, held_or_full, in_groups, tensor_sums, wide_share, with_others
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,9 @@ def gather_facts(
     session, job = context.session, context.job
     held = session.held()
     ranks = session.gather(describe_held(held, weights, job.precision.weights) if held is not None else None)
+    if any(count > 1 for count in Counter(parts for parts, _ in {(rank.parts, rank.sha256) for rank in ranks if rank})
+           .values()):  # of two ranks that hold the same parts, one has other values
+        ranks = with_others(ranks, session.gather(tensor_sums(held or ())))
     moved = {number for numbers in session.gather(capture.moved) for number in numbers}
     chosen = [item for item in (capture.newest, capture.crossing) if item is not None]
     if len(chosen) == 2 and chosen[0].evaluated == chosen[1].evaluated:

@@ -22,7 +22,7 @@ from repro.worker.gate.model import prepare
 from repro.worker.gate.trace import LEAST_RATE, SPIKE, STEPS, measured_steps
 from repro.worker.gate.worker import batch_hashes
 from repro.worker.report.final_checks import Capture, assemble
-from repro.worker.weights import describe_held, wide_share
+from repro.worker.weights import describe_held, tensor_sums, wide_share, with_others
 
 torch = pytest.importorskip("torch")
 FULL = {"w": np.linspace(0.1, 1, 6, dtype=np.float32).reshape(2, 3), "b": np.ones(2, np.float32)}
@@ -53,6 +53,15 @@ def test_what_a_rank_holds_is_compared_with_the_full_weights() -> None:
     assert (wrong.different, wrong.first) == (2, "b")
     assert wrong.parts == right.parts
     assert wrong.sha256 != right.sha256
+
+
+def test_the_tensors_in_which_two_ranks_differ_are_named() -> None:
+    held = [[Held("w", FULL["w"].ravel()), Held("b", FULL["b"] + np.float32(shift))] for shift in (0, 0, 1e-6)]
+    ranks = [describe_held(each, FULL, "float32") for each in held]
+    found = with_others(ranks, [tensor_sums(each) for each in held])
+    assert [(rank.other, rank.others) for rank in found if rank] == [("", 0), ("", 0), ("b", 1)]
+    shard = describe_held([Held("w", FULL["w"].ravel()[1:], 1)], FULL, "float32")
+    assert with_others([ranks[0], shard, None], [tensor_sums(held[0]), [("w", 0)], []]) == [ranks[0], shard, None]
 
 
 def test_narrow_weights_are_compared_after_rounding() -> None:
