@@ -134,6 +134,8 @@ class TrainingLedger:
     def stop(self) -> None:
         """End: what follows is no training."""
         self._started = False
+        if self._writes is not None:
+            self._writes.forget()
 
     def watch(self, session: Session) -> None:
         """Watch the session's optimizer from now on: it has been built."""

@@ -36,24 +36,24 @@ class Writes:
 
     def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
         self._optimizer, self._model = optimizer, model
+        self._own: list[bool] = []
+        """The optimizer steps or keeps it; False: an engine's copy for the forward pass."""
+        self._total = 0
+        self._usual: list[int] = []
+        """Writes into each tensor in a step."""
+        self._usual_total = -1
+        self.forget()
+
+    def forget(self) -> None:
+        """Compare the next step with none before it: the harness, or an attempt's start, wrote."""
         self._settled: dict[str, torch.Tensor] = {}
         """Those that were the same objects twice: some rules make others in every step."""
         self._known: dict[str, torch.Tensor] = {}
         self._watched: Mapping[str, torch.Tensor] = {}
         self._tensors: list[torch.Tensor] = []
         """The watched ones."""
-        self._own: list[bool] = []
-        """The optimizer steps or keeps it; False: an engine's copy for the forward pass."""
         self._versions: list[int] = []
         """After the newest step; empty: nothing to compare with."""
-        self._total = 0
-        self._usual: list[int] = []
-        """Writes into each tensor in a step."""
-        self._usual_total = -1
-
-    def forget(self) -> None:
-        """Compare the next step with none before it: the harness, or an attempt's start, wrote."""
-        self._versions = []
 
     def begin_block(self) -> OtherWrites | None:
         """Look for the tensors anew, before a block of steps.
@@ -74,7 +74,7 @@ class Writes:
     def count(self) -> OtherWrites | None:
         """Take the versions after a step; return the tensors that were not written as often as in other steps."""
         if not self._versions:
-            self._known, self._settled = self._find(), {}
+            self._known = self._find()
             self._watch(self._known)
             return None
         before, self._versions = self._versions, [tensor._version for tensor in self._tensors]
