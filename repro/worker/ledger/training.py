@@ -126,8 +126,6 @@ class TrainingLedger:
     def start(self) -> None:
         """Begin: what the warm-up did does not count."""
         self._started = True
-        if self._writes is not None:
-            self._writes.forget()
         if self._model._compiled_call_impl != self._on_call:  # an engine compiled the model
             self._watch_calls()
 
