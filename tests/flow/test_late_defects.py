@@ -67,9 +67,9 @@ PASSING = {
 }
 """They end before the trial does."""
 BESIDE = {
-    "halved-once": "something beside the optimizer wrote into ",
-    "rounded-now-and-then": "something beside the optimizer wrote into ",
-    "momentum-reversed-once": "something beside the optimizer wrote into 'momentum_buffer of ",
+    "halved-once": "something beside the optimizer's steps wrote into ",
+    "rounded-now-and-then": "something beside the optimizer's steps wrote into ",
+    "momentum-reversed-once": "something beside the optimizer's steps wrote into 'momentum_buffer of ",
     "momentum-lower-for-a-while": "the optimizer's momentum was 0.5 and not 0.9",
 }
 """They write beside the optimizer, in single steps, or change an option of it for a while."""

@@ -152,7 +152,8 @@ def find_contradictions(ledgers: Sequence[RankLedger]) -> list[Contradicted]:
         for note in ledger.notes:
             first[note.kind] = min(first.get(note.kind, (note.step, rank, note)), (note.step, rank, note),
                                    key=lambda item: item[:2])
-    found = [Contradicted(what=note.kind, rank=rank, **note.model_dump(exclude={"kind"}) | {"step": step + 1})
+    found = [Contradicted(what=note.kind, rank=rank, step=step + 1, until=note.until + 1,
+                          **note.model_dump(exclude={"kind", "step", "until"}))
              for step, rank, note in sorted(first.values(), key=lambda item: item[:2])]
     return [*found, *_apart(ledgers)]
 

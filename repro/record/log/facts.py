@@ -71,8 +71,8 @@ NoteKind = Literal["samples", "loss", "inputs", "targets", "outside", "backward"
 forward, backward or update outside a timed step; layers in evaluation mode; autocast; updates of a step; the rate;
 weights that changed between a drawn step and the next one; what the optimizer keeps, by an evaluation; training data
 that were read before the clock started, or are others when they are read again; the trial's clock against the kernel's;
-steps that the optimizer counts in what it keeps; writes into weights, or into what the optimizer keeps, in a step; such
-tensors that were replaced; an option of the optimizer.
+steps that the optimizer counts in what it keeps; writes into weights, or into what the optimizer keeps; such tensors
+that were replaced; an option of the optimizer.
 """
 
 
@@ -99,6 +99,8 @@ class LedgerNote(Frozen):
     """Of the first tensor that was written or replaced, or of the option."""
     tensors: int = 0
     """Such tensors in the first such step."""
+    until: int = 0
+    """The first such step is this one at the latest (of "written")."""
 
 
 class WeightsAt(Frozen):

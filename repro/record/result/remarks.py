@@ -251,6 +251,7 @@ class Contradicted(Worded):
     cause: str = ""
     name: str = ""
     tensors: int = 0
+    until: int = 0
 
     def _words(self) -> str:
         more = f" ({self.times} times in all)" if self.times > 1 else ""
@@ -289,8 +290,8 @@ LEDGER_WORDS = {
     "dealt": "it was dealt other samples than the workload gives, or changed ones, first in step {step}",
     "state": "an evaluation changed what the optimizer keeps, first after step {step}",
     "moved": "the weights changed between step {step} and the next one",
-    "written": "something beside the optimizer wrote into {tensor}: {found:g} writes and not {wanted:g}, as usual, "
-               "first in step {step} or since the step before",
+    "written": "something beside the optimizer's steps wrote into {tensor}: {found:g} writes and not {wanted:g}, first "
+               "in steps {step} to {until} or just before them",
     "replaced": "{tensor} was replaced by another tensor, first seen after step {step}",
     "option": "the optimizer's {name} was {found:.6g} and not {wanted:.6g}, as at the start, first seen after step "
               "{step}",

@@ -47,6 +47,8 @@ class _Note:
     name: str = ""
     """Of a tensor, or an option."""
     tensors: int = 0
+    until: int = 0
+    """The first such step is this one at the latest."""
 
 
 class TrainingLedger:
@@ -82,6 +84,8 @@ class TrainingLedger:
         self.optimizer: Any = None
         """The trial's own optimizer; steps of others (the outer one of local SGD) are not counted."""
         self._writes: Writes | None = None
+        self._first, self._counted_to = 0, (0, 0)
+        """First step of this block, from 0; steps, and those with an update, up to the newest reading of the writes."""
         self._options: dict[str, float] = {}
         self._rule = job.optimizer
         self._started = False
@@ -152,10 +156,9 @@ class TrainingLedger:
         drawn = self._drawn_steps(first, last)
         self._compare_options()
         if self._writes is not None:
+            self._first = first
             if self._rule.evaluates_other_weights:
-                self._writes.forget()  # an evaluation writes others, and those of training again
-            if (replaced := self._writes.begin_block()) is not None:
-                self._note("replaced", 0, 0, of=replaced)
+                self._writes.begin_again()  # an evaluation writes others, and those of training again
         # The first step of a block follows an evaluation, and the last one is behind the value that is found next.
         self._comparing = {first, last, *drawn}
         return {step for step in drawn if step + 1 >= FIRST_WATCHED}
@@ -175,9 +178,10 @@ class TrainingLedger:
         """End a step."""
         now = self._step
         now.inside, now.batches = False, ()
-        if (self._writes is not None and (other := self._writes.count()) is not None
-                and (now.updates == self._usual or self._usual < 0)):  # else the number of updates tells it
-            self._note("written", other.found, other.usual, of=other)
+        if self._writes is not None and self._writes.learning:
+            self._writes.learn(updated=now.updates > 0)
+            steps, updates = self._steps_and_updates()  # before this one
+            self._counted_to = steps + 1, updates + (now.updates > 0)
         if now.forwarded == now.lost == self._dealt and now.updates == self._usual and now.kept is None:
             self._alike += 1
             return
@@ -214,6 +218,7 @@ class TrainingLedger:
         """Compare what the kept steps of the last block were fed with what they were dealt; off the clock."""
         self._count_alike()
         self._compare_options()
+        self._compare_writes()
         for kept in self._waiting:
             if kept.was_changed:
                 continue
@@ -248,6 +253,24 @@ class TrainingLedger:
         if len(found) != len(self._state) or not all(map(_equal, found, self._state)):
             self._note("state", 0, 0)
         self._state = None
+
+    def _steps_and_updates(self) -> tuple[int, int]:
+        """Return how many steps were counted, and those of them with an update."""
+        self._count_alike()
+        return self._totals["steps"], sum(note.times for count, note in self._counts.items() if count)
+
+    def _compare_writes(self) -> None:
+        """Compare the writes into weights and the optimizer's state with those of the steps since the newest reading.
+        """
+        if self._writes is None or self._writes.learning:
+            return
+        before, self._counted_to = self._counted_to, self._steps_and_updates()
+        steps, updates = (now - was for now, was in zip(self._counted_to, before, strict=True))
+        if (replaced := self._writes.replaced()) is not None:
+            self._note("replaced", 0, 0, of=replaced)
+        other = self._writes.others(steps, updates)
+        if other is not None and sum(count > 0 for count in self._counts) == 1:  # else the number of updates tells it
+            self._note("written", other.found, other.wanted, self._first, of=other)
 
     def _compare_options(self) -> None:
         """Compare the options of the optimizer with those at the start."""
@@ -298,7 +321,8 @@ class TrainingLedger:
         the same."""
         parts, values = checksum_held(held)
         if self._writes is not None and self._rule.evaluates_other_weights:
-            self._writes.forget()
+            self._writes.begin_again()
+            self._counted_to = self._steps_and_updates()
         if not self.is_watching:
             self._held, self.is_watching = values, True
             drawn = self._generator_state()
@@ -327,7 +351,7 @@ class TrainingLedger:
             if other:  # a step without an update is one whose scaled gradients overflowed
                 first = min(other, key=lambda note: note.step)
                 notes["updates"] = _Note(first.step, first.found, usual.found, sum(note.times for note in other))
-        updated, counted = sum(note.times for count, note in self._counts.items() if count), self._counted()
+        updated, counted = self._steps_and_updates()[1], self._counted()
         most = sum(count * note.times for count, note in self._counts.items())
         # Fused kernels step, and do not count, where scaled gradients overflow.
         least = 0 if self._scaled else updated
@@ -335,7 +359,7 @@ class TrainingLedger:
             notes["counted"] = _Note(self._step.number, counted, updated)
         return RankLedger(**totals, updates=int(usual.found) if usual else 0, weights=tuple(self._weights), notes=tuple(
             LedgerNote(kind=kind, step=note.step, times=note.times, found=note.found, wanted=note.wanted,
-                       cause=note.cause, name=note.name, tensors=note.tensors)
+                       cause=note.cause, name=note.name, tensors=note.tensors, until=max(note.until, note.step))
             for kind, note in sorted(notes.items())))
 
     def state(self) -> dict[str, Any]:
@@ -467,7 +491,8 @@ class TrainingLedger:
         at, known = self._step.number if step is None else step, self._notes.get(kind)
         if known is None:
             name, tensors = (of.name, of.tensors) if of is not None else ("", 0)
-            self._notes[kind] = _Note(at, float(found), float(wanted), 1, cause, name, tensors)
+            until = self._step.number if kind == "written" else at
+            self._notes[kind] = _Note(at, float(found), float(wanted), 1, cause, name, tensors, until)
         else:
             # The second rate tells that of the step before from that of the first one; later ones must have this cause.
             known.cause = cause if cause == known.cause or (kind == "rate" and known.times == 1) else ""

@@ -1,30 +1,46 @@
-"""Writes into the weights and into what the optimizer keeps, beside its own.
+"""Writes into the weights, and into what the optimizer keeps of them, beside its own.
 
 Every operation in place raises the version of its tensor, and all steps of an optimizer write alike often into one. So
-a reading after each step shows, without a look at a value, whether anything else wrote into it since the step before.
+a reading after a block of steps shows, without a look at a value, whether anything else wrote into it in one of them.
 What is written through `tensor.data` raises no version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from repro.seams.training import Optimizer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import torch
 
 
 class OtherWrites(NamedTuple):
-    """Tensors that were written more, or less, often in one step than in others, or replaced."""
+    """Tensors that were written more often in a block than its updates write, or replaced."""
 
     name: str
     """Of the first one."""
     tensors: int
     found: int
     """Writes into all of them."""
-    usual: int
+    wanted: int
+
+
+class _Watched(NamedTuple):
+    """One tensor, and how often it had been written at the newest reading."""
+
+    tensor: torch.Tensor
+    version: int
+    own: bool
+    """The optimizer steps or keeps it; False: an engine's copy for the forward pass, written in every step."""
+    usual: int = 0
+    """Writes of a step."""
+
+
+FLAT = "flat parameter "
+"""Name of an engine's tensor of many parameters, before its number."""
 
 
 class Writes:
@@ -36,98 +52,75 @@ class Writes:
 
     def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
         self._optimizer, self._model = optimizer, model
-        self._own: list[bool] = []
-        """The optimizer steps or keeps it; False: an engine's copy for the forward pass."""
-        self._total = 0
-        self._usual: list[int] = []
-        """Writes into each tensor in a step."""
-        self._usual_total = -1
-        self.forget()
+        self._watched: dict[str, _Watched] = {}
+        self.learning = True
+        """`learn` is to be called after each step."""
 
     def forget(self) -> None:
-        """Compare the next step with none before it: the harness, or an attempt's start, wrote."""
-        self._settled: dict[str, torch.Tensor] = {}
-        """Those that were the same objects twice: some rules make others in every step."""
-        self._known: dict[str, torch.Tensor] = {}
-        self._watched: Mapping[str, torch.Tensor] = {}
-        self._tensors: list[torch.Tensor] = []
-        """The watched ones."""
-        self._versions: list[int] = []
-        """After the newest step; empty: nothing to compare with."""
+        """Keep no tensor, and count from the next step on."""
+        self._watched, self.learning = {}, True
 
-    def begin_block(self) -> OtherWrites | None:
-        """Look for the tensors anew, before a block of steps.
+    def learn(self, *, updated: bool) -> None:
+        """Read the versions after a step; from two steps with an update, one after another, follows what is usual.
 
-        Returns:
-            Tensors that were replaced by others since the block before.
+        A tensor that the second one replaced, or that the optimizer did not use in it, is not watched.
         """
-        if not self._versions:
-            return None
-        found = self._find()
-        replaced = [name for name, tensor in self._settled.items() if found.get(name) is not tensor]
-        settled = {name: tensor for name, tensor in found.items() if self._known.get(name) is tensor}
-        if settled.keys() != self._settled.keys() or replaced:
-            self._watch(settled)
-        self._settled, self._known = settled, found
-        return OtherWrites(replaced[0], len(replaced), 0, 0) if replaced else None
+        before, self._watched = self._watched, self._find() if updated else {}
+        if before and updated:
+            found = {name: new._replace(usual=new.version - old.version) for name, new in self._watched.items()
+                     if (old := before.get(name)) is not None and old.tensor is new.tensor}
+            self._watched = {name: item for name, item in found.items() if item.usual or not item.own}
+            self.learning = False
 
-    def count(self) -> OtherWrites | None:
-        """Take the versions after a step; return the tensors that were not written as often as in other steps."""
-        if not self._versions:
-            self._known = self._find()
-            self._watch(self._known)
-            return None
-        before, self._versions = self._versions, [tensor._version for tensor in self._tensors]
-        total, self._total = self._total, sum(self._versions)
-        if self._total - total == self._usual_total:
-            return None
-        return self._compare([now - was for now, was in zip(self._versions, before, strict=True)])
+    def begin_again(self) -> None:
+        """Take the versions as they are: something that may write did."""
+        self._watched = {name: item._replace(version=item.tensor._version) for name, item in self._watched.items()}
 
-    def _compare(self, writes: list[int]) -> OtherWrites | None:
-        if not self._usual:
-            self._usual = writes
-        # A step may not use a parameter, and then its optimizer leaves it, and what is kept of it, alone.
-        self._usual = [usual or (found if own else 0) for usual, found, own in zip(
-            self._usual, writes, self._own, strict=True)]
-        self._usual_total = sum(self._usual)
-        other = [place for place, (found, usual) in enumerate(zip(writes, self._usual, strict=True))
-                 if found not in (0, usual)]
-        if not other:
+    def replaced(self) -> OtherWrites | None:
+        """Return the tensors that others have replaced; they are watched no longer."""
+        if self.learning:
             return None
-        found, usual = (sum(counts[place] for place in other) for counts in (writes, self._usual))
-        return OtherWrites([*self._watched][other[0]], len(other), found, usual)
+        now = self._find()
+        names = [name for name, item in self._watched.items() if name not in now or now[name].tensor is not item.tensor]
+        for name in names:
+            del self._watched[name]
+        return OtherWrites(names[0], len(names), 0, 0) if names else None
 
-    def _watch(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        engines = {id(parameter) for parameter in self._model.parameters()} - {id(item) for item in self._stepped()}
-        self._watched, self._tensors = tensors, [*tensors.values()]
-        self._own = [id(tensor) not in engines for tensor in self._tensors]
-        self._usual, self._usual_total = [], -1
-        self._versions = [tensor._version for tensor in self._tensors]
-        self._total = sum(self._versions)
+    def others(self, steps: int, updates: int) -> OtherWrites | None:
+        """Return the tensors that were written more often since the newest reading than these steps write."""
+        before = self._watched
+        self.begin_again()
+        found = {name: (item.version - old.version, old.usual * (updates if old.own else steps))
+                 for (name, item), old in zip(self._watched.items(), before.values(), strict=True)
+                 if _is_other(old, item.version - old.version, steps, updates)}
+        if not found:
+            return None
+        return OtherWrites(next(iter(found)), len(found), *map(sum, zip(*found.values(), strict=True)))
 
-    def _find(self) -> dict[str, torch.Tensor]:
-        """Return the optimizer's parameters, what it keeps of each, and the model's parameters, by name."""
+    def _find(self) -> dict[str, _Watched]:
+        """Return the model's parameters, the optimizer's, and what it keeps of each, by name."""
         import torch
 
-        found: dict[str, torch.Tensor] = {name: parameter for name, parameter in self._model.named_parameters()
-                                          if parameter.requires_grad}
-        known = {id(parameter): name for name, parameter in found.items()}
-        for place, parameter in enumerate(self._stepped()):
-            name = known.get(id(parameter), f"{FLAT}{place}")
-            found[name] = parameter
-            kept = self._optimizer.state.get(parameter, {})
-            found |= {f"{key} of {name}": value for key, value in kept.items() if isinstance(value, torch.Tensor)}
+        parameters = {name: parameter for name, parameter in self._model.named_parameters() if parameter.requires_grad}
+        names = {id(parameter): name for name, parameter in parameters.items()}
+        # DeepSpeed empties the groups between two steps.
+        stepped = {id(item): item for item in (*self._optimizer.state, *(
+            item for group in self._optimizer.param_groups for item in group["params"]))}
+        found = {name: _Watched(item, item._version, own=id(item) in stepped) for name, item in parameters.items()}
+        for place, (key, parameter) in enumerate(stepped.items()):
+            name = names.get(key, f"{FLAT}{place}")
+            kept = {f"{what} of {name}": value for what, value in self._optimizer.state.get(parameter, {}).items()
+                    if isinstance(value, torch.Tensor)}
+            found |= {each: _Watched(value, value._version, own=True)
+                      for each, value in ({name: parameter} | kept).items()}
         return found
 
-    def _stepped(self) -> list[torch.Tensor]:
-        """Return the optimizer's parameters."""
-        # DeepSpeed empties the groups between two steps.
-        return [*{id(item): item for item in (*self._optimizer.state, *(
-            item for group in self._optimizer.param_groups for item in group["params"]))}.values()]
 
-
-FLAT = "flat parameter "
-"""Name of an engine's tensor of many parameters, before its number."""
+def _is_other(item: _Watched, found: int, steps: int, updates: int) -> bool:
+    """Return whether so many writes are others. Fewer are not: a step may leave a parameter, and what is kept of it,
+    alone."""
+    most = item.usual * (updates if item.own else steps)
+    return found > most or bool(found and found % item.usual)
 
 
 def option_numbers(optimizer: torch.optim.Optimizer, rule: Optimizer) -> dict[str, float]:

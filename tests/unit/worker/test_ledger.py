@@ -24,6 +24,7 @@ from repro.seams.training import Batch, Held, Job, Optimizer, Precision, Trainin
 from repro.worker.evaluation import OwnModel
 from repro.worker.ledger.seen import Unlike, unlike
 from repro.worker.ledger.training import TrainingLedger
+from repro.worker.ledger.writes import Writes
 from repro.worker.report.own_rule import OwnRule
 from repro.worker.report.own_step import OwnStep
 from repro.worker.report.step_difference import Worst, changed
@@ -96,8 +97,9 @@ class Loop:
             self.ledger.begin(self.step, dealt, RATES[self.step])
             self.train(dealt)
             self.ledger.end()
+            if self.step % 4 == 3:
+                self.ledger.compare()
             self.after(self, self.step)
-        self.ledger.compare()
         self.ledger.stop()
 
 
@@ -135,15 +137,15 @@ def test_healthy_training_contradicts_nothing(loop: Callable[..., Loop]) -> None
 
 @pytest.mark.parametrize(("at", "change", "kind", "words"), [
     (5, lambda made: made.parts.model[0].weight.mul_(0.5), "written",
-     "rank 0: something beside the optimizer wrote into '0.weight': 2 writes and not 1, as usual, first in step 7 or "
-     "since the step before"),
+     "rank 0: something beside the optimizer's steps wrote into '0.weight': 5 writes and not 4, first in steps 5 to 8 "
+     "or just before them"),
     (7, lambda made: [each["momentum_buffer"].neg_() for each in made.optimizer.state.values()], "written",
-     "rank 0: something beside the optimizer wrote into 'momentum_buffer of 0.weight' and 3 other tensors: 12 writes "
-     "and not 8, as usual, first in step 9 or since the step before"),
+     "rank 0: something beside the optimizer's steps wrote into 'momentum_buffer of 0.weight' and 3 other tensors: 36 "
+     "writes and not 32, first in steps 9 to 12 or just before them"),
     (4, lambda made: made.optimizer.state[made.parts.model[2].bias].update(momentum_buffer=torch.zeros(3)), "replaced",
      "rank 0: 'momentum_buffer of 2.bias' was replaced by another tensor, first seen after step 8"),
     (2, lambda made: made.optimizer.param_groups[0].update(momentum=0.5), "option",
-     "rank 0: the optimizer's momentum was 0.5 and not 0.9, as at the start, first seen after step 4 (3 times in all)"),
+     "rank 0: the optimizer's momentum was 0.5 and not 0.9, as at the start, first seen after step 4 (5 times in all)"),
 ], ids=["a weight", "momenta between blocks", "a momentum by another", "an option"])
 def test_what_changes_the_optimizer_beside_its_steps_is_named(
     loop: Callable[..., Loop], at: int, change: Callable[[Loop], Any], kind: str, words: str
@@ -156,6 +158,40 @@ def test_what_changes_the_optimizer_beside_its_steps_is_named(
     made = loop(after=after)
     assert notes(made).keys() == {kind}
     assert [remark.words for remark in find_contradictions([made.ledger.facts()])] == [words]
+
+
+def test_steps_that_leave_tensors_alone_write_nothing_else() -> None:
+    """Some do not use a parameter, some do not update; an engine's copy of the weights is written in every step."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, bias=False))
+    copies = [parameter.detach().clone().requires_grad_() for parameter in model.parameters()]
+    optimizer = torch.optim.AdamW(copies)
+    writes = Writes(optimizer, model)
+
+    def step(*, updates: bool = True, uses: int = 3) -> None:
+        for place, own in enumerate(copies):
+            own.grad = torch.ones_like(own) if place < uses else None
+        if updates:
+            optimizer.step()
+        with torch.no_grad():
+            for parameter, own in zip(model.parameters(), copies, strict=True):
+                parameter.copy_(own)
+
+    for updates in (True, False, True, True):
+        step(updates=updates)
+        assert writes.learning
+        writes.learn(updated=updates)
+    assert not writes.learning
+    for _ in range(2):
+        step(uses=2)
+        step(updates=False)
+        step()
+        assert writes.others(3, 2) is None
+    with torch.no_grad():
+        model[1].weight.neg_()
+    step()
+    found = writes.others(1, 1)
+    assert found is not None and found == ("1.weight", 1, 2, 1)
+    assert writes.others(0, 0) is None and writes.replaced() is None
 
 
 def evaluated(made: Loop, _: int) -> None:
