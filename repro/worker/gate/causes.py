@@ -45,7 +45,8 @@ def explained(
         if name == "initial weights" and moved:
             seen = "an evaluation changes the weights, so that of the warm-up did, too"
         step = again.get(item.step)
-        return replace(item, seen=seen or _like_update(reference, ranks[0], item),
+        earlier = [other.step for check in ("weight", "update") if (other := found.get(check)) and other.step < item.step]
+        return replace(item, since=0 if of_update else min(earlier, default=0), seen=seen or _like_update(reference, ranks[0], item),
                        again=step and informed(step, [*again.values()]))
 
     return {name: item and told(name, item) for name, item in found.items()}
@@ -96,6 +97,8 @@ def likely_cause(found: Difference, choices: TrainingConfig) -> str:
                 return f"the weights were updated otherwise: {cause}" if of_effect else cause
     if found.check == "rate 0":
         return "it changes beside the update, or by a part of it without the rate (decay, averaging, noise)"
+    if found.since and found.check in ("loss", "gradient"):
+        return f"the weights differ since step {found.since}, so this is what follows"
     if found.check == "loss":
         return ("the model computes in another mode or type, or it is the loss of other samples" if found.step == 1 else
                 "the model computes in another mode or type, or what is not compared, such as a buffer, differs")

@@ -75,6 +75,8 @@ class Difference:
     """Of a tensor to the reference's, if it is a multiple of it; else NaN."""
     again: StepAgain | None = None
     """How the harness's own step of the same weights differs; None: it was not repeated."""
+    since: int = 0
+    """Earlier step from which on the weights differ; 0: none."""
     seen: str = ""
     """What the ledger contradicts up to this step, in words; else what an update without a repeated step is like."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -168,6 +169,17 @@ def test_what_the_ledger_contradicts_up_to_the_step_is_the_cause() -> None:
     told = sentence(culprit(gate_judge.judge(trace(None), [trace(0, other), trace(1)])), [TOLERANCE], CHOICES)
     assert told == ("step 7: loss is 3, the reference's 0.28571429: rank 0: the model saw other inputs than were "
                     "dealt, first in step 7: some of them twice, others not at all")
+
+
+def test_a_loss_that_follows_from_other_weights_says_so() -> None:
+    def other(data: dict[str, Any]) -> None:
+        set_norm("weights", "first.bias", 6, 0.5)(data)
+        data["loss"][7] = 3.0
+
+    found = gate_judge.judge(trace(None), [trace(0, other), trace(1, other)])["loss"]
+    assert found is not None and likely_cause(found, CHOICES) == (
+        "the weights differ since step 6, so this is what follows")
+    assert likely_cause(replace(found, since=0), CHOICES) != likely_cause(found, CHOICES)
 
 
 DRAWN = np.random.default_rng(5).normal(size=(4, 6))
