@@ -45,8 +45,9 @@ def explained(
         if name == "initial weights" and moved:
             seen = "an evaluation changes the weights, so that of the warm-up did, too"
         step = again.get(item.step)
-        earlier = [other.step for check in ("weight", "update") if (other := found.get(check)) and other.step < item.step]
-        return replace(item, since=0 if of_update else min(earlier, default=0), seen=seen or _like_update(reference, ranks[0], item),
+        earlier = [other.step for check in ("weight", "update")
+                   if not of_update and (other := found.get(check)) and other.step < item.step]
+        return replace(item, since=min(earlier, default=0), seen=seen or _like_update(reference, ranks[0], item),
                        again=step and informed(step, [*again.values()]))
 
     return {name: item and told(name, item) for name, item in found.items()}

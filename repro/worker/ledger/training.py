@@ -18,7 +18,7 @@ from repro.record.log.facts import Cause, LedgerNote, NoteKind, RankLedger, Weig
 from repro.seams.training import Batch, Held, Job, Session, TrainingParts
 from repro.seams.workload import tensors_in
 from repro.worker.ledger.seen import KeptBatches, Step, Unlike, same_tensors, unlike
-from repro.worker.ledger.writes import OtherWrites, Writes, option_numbers
+from repro.worker.ledger.writes import GroupOptions, OtherWrites, Writes, options_of_groups
 from repro.worker.weights import checksum_held
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class TrainingLedger:
         self._writes: Writes | None = None
         self._first, self._counted_to = 0, (0, 0)
         """First step of this block, from 0; steps, and those with an update, up to the newest reading of the writes."""
-        self._options: dict[str, float] = {}
+        self._options: Sequence[GroupOptions] = ()
         self._rule = job.optimizer
         self._started = False
         self._step = Step()
@@ -143,7 +143,7 @@ class TrainingLedger:
         """Watch the session's optimizer from now on: it has been built."""
         self.optimizer = getattr(session, "optimizer", None)
         if self.optimizer is not None:
-            self._options = option_numbers(self.optimizer, self._rule)
+            self._options = options_of_groups(self.optimizer, self._rule)
             if session.writes_alike and self._rule.writes_alike:
                 self._writes = Writes(self.optimizer, self._model)
 
@@ -154,7 +154,6 @@ class TrainingLedger:
             Those after which the weights are held: drawn ones that the gate did not reach.
         """
         drawn = self._drawn_steps(first, last)
-        self._compare_options()
         if self._writes is not None:
             self._first = first
             if self._rule.evaluates_other_weights:
@@ -217,7 +216,6 @@ class TrainingLedger:
     def compare(self) -> None:
         """Compare what the kept steps of the last block were fed with what they were dealt; off the clock."""
         self._count_alike()
-        self._compare_options()
         self._compare_writes()
         for kept in self._waiting:
             if kept.was_changed:
@@ -271,14 +269,6 @@ class TrainingLedger:
         other = self._writes.others(steps, updates)
         if other is not None and sum(count > 0 for count in self._counts) == 1:  # else the number of updates tells it
             self._note("written", other.found, other.wanted, self._first, of=other)
-
-    def _compare_options(self) -> None:
-        """Compare the options of the optimizer with those at the start."""
-        if self.optimizer is None or not self._started:
-            return
-        for name, value in option_numbers(self.optimizer, self._rule).items():
-            if value != self._options.get(name, value):
-                self._note("option", value, self._options[name], of=OtherWrites(name, 1, 0, 0))
 
     def _counted(self) -> float | None:
         """Return the most steps that the optimizer counts in what it keeps of a tensor; None if it counts none."""
@@ -460,6 +450,11 @@ class TrainingLedger:
         for group in optimizer.param_groups:
             if group["lr"] != now.rate:
                 self._note("rate", found := float(group["lr"]), now.rate, cause=self._cause(found))
+                break
+        for group, options in zip(optimizer.param_groups, self._options, strict=False):
+            if options.read(group) != options.values:
+                name, value, wanted = options.other(group)
+                self._note("option", value, wanted, of=OtherWrites(name, 1, 0, 0))
                 break
 
     def _cause(self, rate: float) -> Cause:

@@ -7,13 +7,13 @@ What is written through `tensor.data` raises no version.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from repro.seams.training import Optimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
 
 
@@ -123,15 +123,37 @@ def _is_other(item: _Watched, found: int, steps: int, updates: int) -> bool:
     return found > most or bool(found and found % item.usual)
 
 
-def option_numbers(optimizer: torch.optim.Optimizer, rule: Optimizer) -> dict[str, float]:
-    """Return the options of a rule that are numbers, by name and group, as the optimizer has them; not the rate, which
-    changes, nor what else a class keeps in its groups."""
+class GroupOptions(NamedTuple):
+    """The options of the update rule that one group of an optimizer had at the start."""
+
+    read: Callable[[Mapping[str, Any]], Any]
+    """Returns them of a group as it is now."""
+    values: Any
+    numbers: Mapping[str, float]
+
+    def other(self, group: Mapping[str, Any]) -> tuple[str, float, float]:
+        """Return the name of the first number that differs, the one found and the one wanted."""
+        now = _numbers(group, group.keys())
+        return next(((name, now[name], wanted) for name, wanted in self.numbers.items()
+                     if now.get(name, wanted) != wanted), ("options", 0.0, 0.0))
+
+
+def options_of_groups(optimizer: torch.optim.Optimizer, rule: Optimizer) -> list[GroupOptions]:
+    """Return the options of a rule as the optimizer's groups have them now; not the rate, which changes, nor what else
+    a class keeps in its groups."""
     renamed: Mapping[str, str] = getattr(rule, "names", {})
-    names, found = {renamed.get(name, name) for name, _ in rule} - {"lr"}, dict[str, float]()
-    for place, group in enumerate(optimizer.param_groups):
-        of_group = f" of group {place + 1}" if place else ""
-        for name in sorted(names & group.keys()):
-            values = group[name] if isinstance(group[name], tuple | list) else [group[name]]
-            found |= {f"{name}{f'[{index}]' if len(values) > 1 else ''}{of_group}": float(number)
-                      for index, number in enumerate(values) if isinstance(number, int | float)}
+    names, found = {renamed.get(name, name) for name, _ in rule} - {"lr"}, list[GroupOptions]()
+    for group in optimizer.param_groups:
+        if own := sorted({name.partition("[")[0] for name in _numbers(group, names & group.keys())}):
+            read = itemgetter(*own)
+            found.append(GroupOptions(read, read(group), _numbers(group, own)))
+    return found
+
+
+def _numbers(group: Mapping[str, Any], names: Collection[str]) -> dict[str, float]:
+    found = dict[str, float]()
+    for name in sorted(names):
+        values = group[name] if isinstance(group[name], tuple | list) else [group[name]]
+        found |= {f"{name}{f'[{index}]' if len(values) > 1 else ''}": float(number)
+                  for index, number in enumerate(values) if isinstance(number, int | float)}
     return found
