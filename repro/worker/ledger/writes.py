@@ -141,8 +141,8 @@ class GroupOptions(NamedTuple):
 def options_of_groups(optimizer: torch.optim.Optimizer, rule: Optimizer) -> list[GroupOptions]:
     """Return the options of a rule as the optimizer's groups have them now; not the rate, which changes, nor what else
     a class keeps in its groups."""
-    renamed: Mapping[str, str] = getattr(rule, "names", {})
-    names, found = {renamed.get(name, name) for name, _ in rule} - {"lr"}, list[GroupOptions]()
+    renamed, fixed = (getattr(rule, name, {}) for name in ("names", "fixed"))
+    names, found = {*(renamed.get(name, name) for name, _ in rule), *fixed} - {"lr"}, list[GroupOptions]()
     for group in optimizer.param_groups:
         if own := sorted({name.partition("[")[0] for name in _numbers(group, names & group.keys())}):
             read = itemgetter(*own)

@@ -147,7 +147,9 @@ def test_healthy_training_contradicts_nothing(loop: Callable[..., Loop]) -> None
      "rank 0: 'momentum_buffer of 2.bias' was replaced by another tensor, first seen after step 8"),
     (2, lambda made: made.optimizer.param_groups[0].update(momentum=0.5), "option",
      "rank 0: the optimizer's momentum was 0.5 and not 0.9, as at the start, first in step 4 (9 times in all)"),
-], ids=["a weight", "momenta between blocks", "a momentum by another", "an option"])
+    (2, lambda made: made.optimizer.param_groups[0].update(dampening=0.1), "option",
+     "rank 0: the optimizer's dampening was 0.1 and not 0, as at the start, first in step 4 (9 times in all)"),
+], ids=["a weight", "momenta between blocks", "a momentum by another", "an option", "an option of no suite"])
 def test_what_changes_the_optimizer_beside_its_steps_is_named(
     loop: Callable[..., Loop], at: int, change: Callable[[Loop], Any], kind: str, words: str
 ) -> None:
