@@ -88,7 +88,7 @@ def measure(pairs: int = 200, launches: int = 8, batch: int = 128, processes: in
 
 def _usual(seconds: Sequence[float]) -> float:
     """Return the mean of the faster half: what else runs on the machine makes steps slower, and none faster."""
-    return fmean(sorted(seconds)[:len(seconds) // 2])
+    return fmean(sorted(seconds)[:max(1, len(seconds) // 2)])
 
 
 class _Inside:

@@ -29,6 +29,7 @@ class Muon(Optimizer):
 
     preload = ("torch", "torch._dynamo", "repro.optimizers.updates")
     whole_tensors: ClassVar[bool] = True
+    writes_alike: ClassVar[bool] = True
     on_rows: ClassVar[Rows] = "backend"
     # Five products of bfloat16 (2^-9 each) multiply a direction without gradient by up to 3.4445^5 = 485. Measured:
     # 0.03 for rounding of the gradient, 0.2 for other sums (rows apart), 0.23 for a gradient of rank 2.

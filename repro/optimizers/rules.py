@@ -30,6 +30,7 @@ class Rule(Optimizer):
     """An update rule whose options are arguments of one class."""
 
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo")
+    writes_alike: ClassVar[bool] = True
     rule: ClassVar[str]
     """The class as "module:name"; its module is imported when an optimizer is built."""
     package: ClassVar[str] = ""
@@ -238,6 +239,7 @@ class _ScheduleFree(Rule):
     fixed: ClassVar[Mapping[str, Any]] = {"foreach": False}
     evaluates_other_weights: ClassVar[bool] = True
     moves_at_rate_zero: ClassVar[bool] = True
+    writes_alike: ClassVar[bool] = False
     starts_from_zero: ClassVar[bool] = False
 
 

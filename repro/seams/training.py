@@ -113,8 +113,9 @@ class Optimizer(Plugin):
     linear: ClassVar[bool] = False
     """True: all updates are linear in the gradients and the weights, so the mean of several ranks' updates is the
     update by their mean gradient."""
-    writes_alike: ClassVar[bool] = True
-    """All steps write alike often into the weights and into what is kept of them; False: some more often."""
+    writes_alike: ClassVar[bool] = False
+    """True: all steps write alike often into a weight that they use and into what is kept of it, and none changes an
+    option of a parameter group; then the ledger of a trial sees what else writes or changes one."""
     moves_at_rate_zero: ClassVar[bool] = False
     """True: a step of learning rate 0 may change the weights, because the momentum holds earlier rates."""
 
@@ -165,8 +166,9 @@ class Session(ABC):
     Every rank calls `total`, `gather`, `synchronize`, `weights`, `gradients`, `save` and `load` in the same order.
     """
 
-    writes_alike: ClassVar[bool] = True
-    """All steps write alike often into the weights; False: some also write what other ranks or servers hold."""
+    writes_alike: ClassVar[bool] = False
+    """True: nothing but the optimizer's steps writes into the weights, or all steps do alike often; False: also means
+    over ranks now and then, or weights of a server."""
 
     def step(self, batches: Sequence[Batch], rate: float) -> Any:
         """Train one optimizer step on `Job.accumulation` micro-batches; none if the engine needs no parts.

@@ -149,8 +149,13 @@ class TimedSteps:
             loss = self._kept_step(why, batches, rate) if why else self.session.step(batches, rate)
             ledger.end()
         timer.mark_step()
-        if ledger is not None and step in self._watched:
-            self._watch_weights(ledger)
+        if ledger is not None:
+            if ledger.learning:
+                with self.context.clock.watch.phase("logging"):
+                    ledger.learn()
+                timer.exclude_pause()
+            if step in self._watched:
+                self._watch_weights(ledger)
         self.input.look_ahead()
         self.step += 1
         if self.hashed and self.step in HASHED_STEPS:

@@ -63,7 +63,7 @@ def describe_held(held: Sequence[Held], full: Mapping[str, np.ndarray], weights:
 
 def tensor_sums(held: Sequence[Held]) -> list[tuple[str, int]]:
     """Return the name and a checksum of the values (CRC-32) of every part of a tensor that a rank holds."""
-    return [(item.name, zlib.crc32(np.ascontiguousarray(item.values).data)) for item in _in_order(held)]
+    return [(item.name, zlib.crc32(np.ascontiguousarray(item.values + np.float32(0)).data)) for item in _in_order(held)]
 
 
 def with_others(

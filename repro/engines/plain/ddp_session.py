@@ -215,6 +215,7 @@ class DdpSession(LoopSession):
         options: further ones of DDP that the trial chooses.
     """
 
+    writes_alike = True
     wrapped: DistributedDataParallel
 
     def __init__(

@@ -129,6 +129,8 @@ class FsdpSession(LoopSession):
     float32. FSDP gathers the rows, in the type in which the model computes, when a module runs.
     """
 
+    writes_alike = True
+
     def __init__(
         self, parts: TrainingParts, job: Job, wrap: str | Sequence[str], reshard_after_forward: bool | None
     ) -> None:

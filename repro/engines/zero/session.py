@@ -48,6 +48,8 @@ class DeepSpeedSession(TorchSession):
         hpz: ranks that keep a whole second copy of the weights between them; 1: none.
     """
 
+    writes_alike = True
+
     def __init__(
         self, parts: TrainingParts, job: Job, config: dict[str, Any], offload: str = "none", hpz: int = 1
     ) -> None:

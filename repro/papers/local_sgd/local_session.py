@@ -92,8 +92,6 @@ class LocalSession(LoopSession):
         outer: rate, momentum and nesterov of the outer step.
     """
 
-    writes_alike = False
-
     def __init__(self, parts: TrainingParts, job: Job, every: int, outer: tuple[float, float, bool]) -> None:
         super().__init__(parts, job, wrap=lambda model: model)
         self.every, self.since = every, 0

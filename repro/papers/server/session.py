@@ -90,8 +90,6 @@ class ServerSession(LoopSession):
         homes: rank of each shard: a worker's, or behind those of the workers.
     """
 
-    writes_alike = False
-
     def __init__(
         self, parts: TrainingParts, job: Job, rules: Rules, homes: Sequence[int], divide_by_staleness: bool
     ) -> None:

@@ -291,8 +291,8 @@ LEDGER_WORDS = {
     "state": "an evaluation changed what the optimizer keeps, first after step {step}",
     "moved": "the weights changed between step {step} and the next one",
     "written": "something beside the optimizer's steps wrote into {tensor}: {found:g} writes and not {wanted:g}, first "
-               "in steps {step} to {until} or just before them",
-    "replaced": "{tensor} was replaced by another tensor, first seen after step {step}",
+               "in steps {step} to {until}",
+    "replaced": "another tensor took the place of {tensor}, first seen after step {step}",
     "option": "the optimizer's {name} was {found:.6g} and not {wanted:.6g}, as at the start, first in step {step}",
     "ranks": "its weights differ from those of another rank that holds the same parts, first after step {step}",
     "masks": "it drew the same random numbers as another rank, first in step {step}: dropout masks are not its own",

@@ -78,7 +78,8 @@ def _like_update(reference: Trace, ours: Trace, found: Difference) -> str:
         left = np.sum((target - matrix @ shares)**2)
         if matrix.any(axis=0).all() and len(rows) > len(parts) + 1 and left < LEFT * (apart @ apart):
             return LIKE[like].format(f"{shares[0]:.3g}")
-    return LATE_UPDATE if gradient.any() else f"{LATE_UPDATE}; or the gradient of this step, or the limit of its clipping, is another one"
+    return LATE_UPDATE if gradient.any() else (
+        f"{LATE_UPDATE}; or the gradient of this step, or the limit of its clipping, is another one")
 
 
 def likely_cause(found: Difference, choices: TrainingConfig) -> str:

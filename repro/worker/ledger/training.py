@@ -18,7 +18,7 @@ from repro.record.log.facts import Cause, LedgerNote, NoteKind, RankLedger, Weig
 from repro.seams.training import Batch, Held, Job, Session, TrainingParts
 from repro.seams.workload import tensors_in
 from repro.worker.ledger.seen import KeptBatches, Step, Unlike, same_tensors, unlike
-from repro.worker.ledger.writes import GroupOptions, OtherWrites, Writes, options_of_groups
+from repro.worker.ledger.writes import GroupOptions, Others, Writes, options_of_groups
 from repro.worker.weights import checksum_held
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ class TrainingLedger:
         self.optimizer: Any = None
         """The trial's own optimizer; steps of others (the outer one of local SGD) are not counted."""
         self._writes: Writes | None = None
-        self._first, self._counted_to = 0, (0, 0)
-        """First step of this block, from 0; steps, and those with an update, up to the newest reading of the writes."""
+        self._first, self._counted_to = 0, 0
+        """First step of this block, from 0; steps up to the newest reading of the writes."""
         self._options: Sequence[GroupOptions] = ()
         self._rule = job.optimizer
         self._started = False
@@ -143,7 +143,7 @@ class TrainingLedger:
         """Watch the session's optimizer from now on: it has been built."""
         self.optimizer = getattr(session, "optimizer", None)
         if self.optimizer is not None:
-            self._options = options_of_groups(self.optimizer, self._rule)
+            self._options = options_of_groups(self.optimizer) if self._rule.writes_alike else ()
             if session.writes_alike and self._rule.writes_alike:
                 self._writes = Writes(self.optimizer, self._model)
 
@@ -155,9 +155,8 @@ class TrainingLedger:
         """
         drawn = self._drawn_steps(first, last)
         if self._writes is not None:
-            self._first = first
-            if self._rule.evaluates_other_weights:
-                self._writes.begin_again()  # an evaluation writes others, and those of training again
+            self._first, self._counted_to = first, self._totals["steps"]
+            self._writes.begin_again()
         # The first step of a block follows an evaluation, and the last one is behind the value that is found next.
         self._comparing = {first, last, *drawn}
         return {step for step in drawn if step + 1 >= FIRST_WATCHED}
@@ -177,10 +176,6 @@ class TrainingLedger:
         """End a step."""
         now = self._step
         now.inside, now.batches = False, ()
-        if self._writes is not None and self._writes.learning:
-            self._writes.learn(updated=now.updates > 0)
-            steps, updates = self._steps_and_updates()  # before this one
-            self._counted_to = steps + 1, updates + (now.updates > 0)
         if now.forwarded == now.lost == self._dealt and now.updates == self._usual and now.kept is None:
             self._alike += 1
             return
@@ -252,23 +247,29 @@ class TrainingLedger:
             self._note("state", 0, 0)
         self._state = None
 
-    def _steps_and_updates(self) -> tuple[int, int]:
-        """Return how many steps were counted, and those of them with an update."""
+    @property
+    def learning(self) -> bool:
+        """`learn` is to be called after each step."""
+        return self._writes is not None and self._writes.learning
+
+    def learn(self) -> None:
+        """Look how often this step wrote into each tensor; off the clock, and in the first steps only."""
+        assert self._writes is not None
+        self._writes.learn(updated=self._step.updates > 0)
         self._count_alike()
-        return self._totals["steps"], sum(note.times for count, note in self._counts.items() if count)
+        self._counted_to = self._totals["steps"]
 
     def _compare_writes(self) -> None:
         """Compare the writes into weights and the optimizer's state with those of the steps since the newest reading.
         """
         if self._writes is None or self._writes.learning:
             return
-        before, self._counted_to = self._counted_to, self._steps_and_updates()
-        steps, updates = (now - was for now, was in zip(self._counted_to, before, strict=True))
+        steps, self._counted_to = self._totals["steps"] - self._counted_to, self._totals["steps"]
         if (replaced := self._writes.replaced()) is not None:
             self._note("replaced", 0, 0, of=replaced)
-        other = self._writes.others(steps, updates)
+        other = self._writes.others(steps)
         if other is not None and sum(count > 0 for count in self._counts) == 1:  # else the number of updates tells it
-            self._note("written", other.found, other.wanted, self._first, of=other)
+            self._note("written", 0, 0, self._first, of=other)
 
     def _counted(self) -> float | None:
         """Return the most steps that the optimizer counts in what it keeps of a tensor; None if it counts none."""
@@ -305,14 +306,13 @@ class TrainingLedger:
         if self._model._compiled_call_impl == self._on_call:
             self._model._compiled_call_impl = self._replaced
         self._parts.loss = self._loss
+        if self._writes is not None:
+            self._writes.forget()
 
     def hold(self, held: Sequence[Held]) -> None:
         """Take the weights that this rank holds after a drawn step; then those before the next one, which are to be
         the same."""
         parts, values = checksum_held(held)
-        if self._writes is not None and self._rule.evaluates_other_weights:
-            self._writes.begin_again()
-            self._counted_to = self._steps_and_updates()
         if not self.is_watching:
             self._held, self.is_watching = values, True
             drawn = self._generator_state()
@@ -341,7 +341,7 @@ class TrainingLedger:
             if other:  # a step without an update is one whose scaled gradients overflowed
                 first = min(other, key=lambda note: note.step)
                 notes["updates"] = _Note(first.step, first.found, usual.found, sum(note.times for note in other))
-        updated, counted = self._steps_and_updates()[1], self._counted()
+        updated, counted = sum(note.times for count, note in self._counts.items() if count), self._counted()
         most = sum(count * note.times for count, note in self._counts.items())
         # Fused kernels step, and do not count, where scaled gradients overflow.
         least = 0 if self._scaled else updated
@@ -453,8 +453,7 @@ class TrainingLedger:
                 break
         for group, options in zip(optimizer.param_groups, self._options, strict=False):
             if options.read(group) != options.values:
-                name, value, wanted = options.other(group)
-                self._note("option", value, wanted, of=OtherWrites(name, 1, 0, 0))
+                self._note("option", 0, 0, of=options.other(group))
                 break
 
     def _cause(self, rate: float) -> Cause:
@@ -481,13 +480,13 @@ class TrainingLedger:
 
     def _note(
         self, kind: NoteKind, found: float, wanted: float, step: int | None = None, cause: Cause = "",
-        of: OtherWrites | None = None,
+        of: Others | None = None,
     ) -> None:
         at, known = self._step.number if step is None else step, self._notes.get(kind)
         if known is None:
-            name, tensors = (of.name, of.tensors) if of is not None else ("", 0)
+            of = of or Others("", 0, found, wanted)
             until = self._step.number if kind == "written" else at
-            self._notes[kind] = _Note(at, float(found), float(wanted), 1, cause, name, tensors, until)
+            self._notes[kind] = _Note(at, float(of.found), float(of.wanted), 1, cause, of.name, of.tensors, until)
         else:
             # The second rate tells that of the step before from that of the first one; later ones must have this cause.
             known.cause = cause if cause == known.cause or (kind == "rate" and known.times == 1) else ""

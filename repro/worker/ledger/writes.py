@@ -1,4 +1,4 @@
-"""Writes into the weights, and into what the optimizer keeps of them, beside its own.
+"""Writes into the weights, and into what the optimizer keeps of them, beside its own; options that change.
 
 Every operation in place raises the version of its tensor, and all steps of an optimizer write alike often into one. So
 a reading after a block of steps shows, without a look at a value, whether anything else wrote into it in one of them.
@@ -8,39 +8,42 @@ What is written through `tensor.data` raises no version.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from repro.seams.training import Optimizer
 
 if TYPE_CHECKING:
     import torch
 
 
-class OtherWrites(NamedTuple):
-    """Tensors that were written more often in a block than its updates write, or replaced."""
+class Others(NamedTuple):
+    """Tensors that were written more often in a block than its steps write, or that were replaced; or an option."""
 
     name: str
-    """Of the first one."""
-    tensors: int
-    found: int
-    """Writes into all of them."""
-    wanted: int
+    """Of the option, or of the first tensor."""
+    tensors: int = 1
+    found: float = 0.0
+    """Writes into all of the tensors; the option."""
+    wanted: float = 0.0
 
 
-class _Watched(NamedTuple):
+@dataclass(slots=True)
+class _Watched:
     """One tensor, and how often it had been written at the newest reading."""
 
+    name: str
     tensor: torch.Tensor
     version: int
     own: bool
-    """The optimizer steps or keeps it; False: an engine's copy for the forward pass, written in every step."""
+    """The optimizer steps or keeps it; False: an engine's copy for the forward pass."""
     usual: int = 0
-    """Writes of a step."""
+    """Writes of a step; 0: not known yet, or none."""
 
 
-FLAT = "flat parameter "
-"""Name of an engine's tensor of many parameters, before its number."""
+LEARNED = 3
+"""Steps with an update, one after another, that tell how often a step writes: one may have another write in it."""
+STEPPED = "stepped tensor "
+"""Name of a tensor that the optimizer steps in place of parameters of the model, before its number."""
 
 
 class Writes:
@@ -52,75 +55,79 @@ class Writes:
 
     def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
         self._optimizer, self._model = optimizer, model
-        self._watched: dict[str, _Watched] = {}
-        self.learning = True
+        self._watched: list[_Watched] = []
+        self._left = LEARNED
+
+    @property
+    def learning(self) -> bool:
         """`learn` is to be called after each step."""
+        return self._left > 0
 
     def forget(self) -> None:
-        """Keep no tensor, and count from the next step on."""
-        self._watched, self.learning = {}, True
+        """Keep no tensor."""
+        self._watched, self._left = [], LEARNED
 
     def learn(self, *, updated: bool) -> None:
-        """Read the versions after a step; from two steps with an update, one after another, follows what is usual.
+        """Read the versions after a step.
 
-        A tensor that the second one replaced, or that the optimizer did not use in it, is not watched.
+        What another tensor takes the place of meanwhile is not watched, nor what the optimizer does not use.
         """
-        before, self._watched = self._watched, self._find() if updated else {}
-        if before and updated:
-            found = {name: new._replace(usual=new.version - old.version) for name, new in self._watched.items()
-                     if (old := before.get(name)) is not None and old.tensor is new.tensor}
-            self._watched = {name: item for name, item in found.items() if item.usual or not item.own}
-            self.learning = False
+        if not updated:
+            self.forget()
+            return
+        found = self._find()
+        if self._left < LEARNED:
+            kept = {id(item.tensor): item for item in self._watched}
+            found = [item for item in found if id(item.tensor) in kept]
+            for item in found:
+                before = kept[id(item.tensor)]
+                writes = item.version - before.version
+                item.usual = min(before.usual, writes) if before.usual and writes else before.usual or writes
+        self._watched, self._left = found, self._left - 1
+        if not self._left:
+            self._watched = [item for item in found if item.usual or not item.own]
 
     def begin_again(self) -> None:
-        """Take the versions as they are: something that may write did."""
-        self._watched = {name: item._replace(version=item.tensor._version) for name, item in self._watched.items()}
+        """Take the versions as they are: a forward pass of an evaluation may write."""
+        for item in self._watched:
+            item.version = item.tensor._version
 
-    def replaced(self) -> OtherWrites | None:
-        """Return the tensors that others have replaced; they are watched no longer."""
-        if self.learning:
-            return None
-        now = self._find()
-        names = [name for name, item in self._watched.items() if name not in now or now[name].tensor is not item.tensor]
-        for name in names:
-            del self._watched[name]
-        return OtherWrites(names[0], len(names), 0, 0) if names else None
+    def replaced(self) -> Others | None:
+        """Return the tensors that others have taken the place of; they are watched no longer."""
+        now = {id(item.tensor) for item in self._find()} | {id(item) for item in self._model.parameters()}
+        gone = [item for item in self._watched if id(item.tensor) not in now]
+        self._watched = [item for item in self._watched if id(item.tensor) in now]
+        return Others(gone[0].name, len(gone)) if gone else None
 
-    def others(self, steps: int, updates: int) -> OtherWrites | None:
-        """Return the tensors that were written more often since the newest reading than these steps write."""
-        before = self._watched
+    def others(self, steps: int) -> Others | None:
+        """Return the tensors that were written more often since the newest reading than so many steps write."""
+        found = [(item.name, item.tensor._version - item.version, item.usual * steps) for item in self._watched]
         self.begin_again()
-        found = {name: (item.version - old.version, old.usual * (updates if old.own else steps))
-                 for (name, item), old in zip(self._watched.items(), before.values(), strict=True)
-                 if _is_other(old, item.version - old.version, steps, updates)}
-        if not found:
+        # Fewer are none: a step may leave a parameter, and what is kept of it, alone.
+        more = [(name, writes, most) for name, writes, most in found if writes > most]
+        if not more:
             return None
-        return OtherWrites(next(iter(found)), len(found), *map(sum, zip(*found.values(), strict=True)))
+        names, writes, most = zip(*more, strict=True)
+        return Others(names[0], len(names), sum(writes), sum(most))
 
-    def _find(self) -> dict[str, _Watched]:
-        """Return the model's parameters, the optimizer's, and what it keeps of each, by name."""
+    def _find(self) -> list[_Watched]:
+        """Return the model's trained parameters, the optimizer's, and what it keeps of each."""
         import torch
 
-        parameters = {name: parameter for name, parameter in self._model.named_parameters() if parameter.requires_grad}
-        names = {id(parameter): name for name, parameter in parameters.items()}
-        # DeepSpeed empties the groups between two steps.
-        stepped = {id(item): item for item in (*self._optimizer.state, *(
+        names = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        # DeepSpeed empties the groups between two steps; some rules keep other things beside what they keep of tensors.
+        kept = {item: state for item, state in self._optimizer.state.items() if isinstance(item, torch.Tensor)}
+        stepped = {id(item): item for item in (*kept, *(
             item for group in self._optimizer.param_groups for item in group["params"]))}
-        found = {name: _Watched(item, item._version, own=id(item) in stepped) for name, item in parameters.items()}
+        found = [_Watched(names[id(item)], item, item._version, own=False)
+                 for item in self._model.parameters() if item.requires_grad and id(item) not in stepped]
         for place, (key, parameter) in enumerate(stepped.items()):
-            name = names.get(key, f"{FLAT}{place}")
-            kept = {f"{what} of {name}": value for what, value in self._optimizer.state.get(parameter, {}).items()
-                    if isinstance(value, torch.Tensor)}
-            found |= {each: _Watched(value, value._version, own=True)
-                      for each, value in ({name: parameter} | kept).items()}
+            name, state = names.get(key, f"{STEPPED}{place}"), kept.get(parameter)
+            found.append(_Watched(name, parameter, parameter._version, own=True))
+            found += [_Watched(f"{what} of {name}", value, value._version, own=True)
+                      for what, value in (state.items() if isinstance(state, Mapping) else ())
+                      if isinstance(value, torch.Tensor)]
         return found
-
-
-def _is_other(item: _Watched, found: int, steps: int, updates: int) -> bool:
-    """Return whether so many writes are others. Fewer are not: a step may leave a parameter, and what is kept of it,
-    alone."""
-    most = item.usual * (updates if item.own else steps)
-    return found > most or bool(found and found % item.usual)
 
 
 class GroupOptions(NamedTuple):
@@ -131,22 +138,23 @@ class GroupOptions(NamedTuple):
     values: Any
     numbers: Mapping[str, float]
 
-    def other(self, group: Mapping[str, Any]) -> tuple[str, float, float]:
-        """Return the name of the first number that differs, the one found and the one wanted."""
+    def other(self, group: Mapping[str, Any]) -> Others:
+        """Return the first number that differs."""
         now = _numbers(group, group.keys())
-        return next(((name, now[name], wanted) for name, wanted in self.numbers.items()
-                     if now.get(name, wanted) != wanted), ("options", 0.0, 0.0))
+        return next((Others(name, 1, now[name], wanted) for name, wanted in self.numbers.items()
+                     if now.get(name, wanted) != wanted), Others("options"))
 
 
-def options_of_groups(optimizer: torch.optim.Optimizer, rule: Optimizer) -> list[GroupOptions]:
-    """Return the options of a rule as the optimizer's groups have them now; not the rate, which changes, nor what else
-    a class keeps in its groups."""
-    renamed, fixed = (getattr(rule, name, {}) for name in ("names", "fixed"))
-    names, found = {*(renamed.get(name, name) for name, _ in rule), *fixed} - {"lr"}, list[GroupOptions]()
+def options_of_groups(optimizer: torch.optim.Optimizer) -> list[GroupOptions]:
+    """Return the options of the optimizer's groups now; not the rate, which changes, nor what counts their steps."""
+    from repro.engines.plain.state import NOT_OPTIONS, PROGRESS
+
+    found = list[GroupOptions]()
     for group in optimizer.param_groups:
-        if own := sorted({name.partition("[")[0] for name in _numbers(group, names & group.keys())}):
+        numbers = _numbers(group, group.keys() - {*NOT_OPTIONS, *PROGRESS})
+        if own := sorted({name.partition("[")[0] for name in numbers}):
             read = itemgetter(*own)
-            found.append(GroupOptions(read, read(group), _numbers(group, own)))
+            found.append(GroupOptions(read, read(group), numbers))
     return found
 
 

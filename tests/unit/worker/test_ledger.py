@@ -98,6 +98,8 @@ class Loop:
             self.ledger.begin(self.step, dealt, RATES[self.step])
             self.train(dealt)
             self.ledger.end()
+            if self.ledger.learning:
+                self.ledger.learn()
             if self.step % 4 == 3:
                 self.ledger.compare()
             self.after(self, self.step)
@@ -138,13 +140,12 @@ def test_healthy_training_contradicts_nothing(loop: Callable[..., Loop]) -> None
 
 @pytest.mark.parametrize(("at", "change", "kind", "words"), [
     (5, lambda made: made.parts.model[0].weight.mul_(0.5), "written",
-     "rank 0: something beside the optimizer's steps wrote into '0.weight': 5 writes and not 4, first in steps 5 to 8 "
-     "or just before them"),
-    (7, lambda made: [each["momentum_buffer"].neg_() for each in made.optimizer.state.values()], "written",
+     "rank 0: something beside the optimizer's steps wrote into '0.weight': 5 writes and not 4, first in steps 5 to 8"),
+    (8, lambda made: [each["momentum_buffer"].neg_() for each in made.optimizer.state.values()], "written",
      "rank 0: something beside the optimizer's steps wrote into 'momentum_buffer of 0.weight' and 3 other tensors: 36 "
-     "writes and not 32, first in steps 9 to 12 or just before them"),
+     "writes and not 32, first in steps 9 to 12"),
     (4, lambda made: made.optimizer.state[made.parts.model[2].bias].update(momentum_buffer=torch.zeros(3)), "replaced",
-     "rank 0: 'momentum_buffer of 2.bias' was replaced by another tensor, first seen after step 8"),
+     "rank 0: another tensor took the place of 'momentum_buffer of 2.bias', first seen after step 8"),
     (2, lambda made: made.optimizer.param_groups[0].update(momentum=0.5), "option",
      "rank 0: the optimizer's momentum was 0.5 and not 0.9, as at the start, first in step 4 (9 times in all)"),
     (2, lambda made: made.optimizer.param_groups[0].update(dampening=0.1), "option",
@@ -181,20 +182,56 @@ def test_steps_that_leave_tensors_alone_write_nothing_else() -> None:
 
     for updates in (True, False, True, True):
         step(updates=updates)
-        assert writes.learning
         writes.learn(updated=updates)
+        assert writes.learning
+    with torch.no_grad():
+        copies[1].neg_()  # in one of the steps that it learns from
+    step()
+    writes.learn(updated=True)
     assert not writes.learning
     for _ in range(2):
         step(uses=2)
         step(updates=False)
         step()
-        assert writes.others(3, 2) is None
+        assert writes.others(3) is None
     with torch.no_grad():
         model[1].weight.neg_()
+        copies[1].neg_()
     step()
-    found = writes.others(1, 1)
-    assert found is not None and found == ("1.weight", 1, 2, 1)
-    assert writes.others(0, 0) is None and writes.replaced() is None
+    assert writes.others(1) == ("1.weight", 2, 5, 3), "AdamW writes twice into a weight"
+    with torch.no_grad():
+        copies[0].neg_()
+    writes.begin_again()
+    assert writes.others(0) is None and writes.replaced() is None
+    optimizer.state[copies[2]] = dict(optimizer.state[copies[2]], exp_avg=torch.zeros(2, 2))
+    model[0].bias.requires_grad_(False)
+    found = writes.replaced()
+    assert found is not None and found.name == "exp_avg of stepped tensor 2" and found.tensors == 1
+    assert writes.replaced() is None, "it is told once"
+    writes.forget()
+    assert writes.learning and writes.others(1) is None
+
+
+@pytest.mark.parametrize(("session", "rule", "found"), [(False, True, {"option"}), (True, False, set())])
+def test_what_does_not_declare_that_its_steps_write_alike_is_not_watched(
+    loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch, session: bool, rule: bool, found: set[str]
+) -> None:
+    def after(made: Loop, step: int) -> None:
+        if step == 5:
+            with torch.no_grad():
+                made.parts.model[0].weight.mul_(0.5)
+            made.optimizer.param_groups[0]["momentum"] = 0.5
+
+    monkeypatch.setattr(Sgd, "writes_alike", rule)
+    assert notes(loop(writes_alike=session, after=after)).keys() == found
+
+
+def test_steps_are_counted_on_in_a_resumed_attempt(loop: Callable[..., Loop]) -> None:
+    first = loop()
+    assert notes(first) == {}
+    again = loop()
+    again.ledger.restore(first.ledger.state())
+    assert notes(again) == {} and again.ledger.facts().steps == 2 * STEPS
 
 
 def evaluated(made: Loop, _: int) -> None:
