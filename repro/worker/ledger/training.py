@@ -86,7 +86,7 @@ class TrainingLedger:
         self._writes: Writes | None = None
         self._first, self._counted_to = 0, 0
         """First step of this block, from 0; steps up to the newest reading of the writes."""
-        self._options: Sequence[GroupOptions] = ()
+        self._options: Mapping[int, GroupOptions] = {}
         self._rule = job.optimizer
         self._started = False
         self._step = Step()
@@ -143,7 +143,7 @@ class TrainingLedger:
         """Watch the session's optimizer from now on: it has been built."""
         self.optimizer = getattr(session, "optimizer", None)
         if self.optimizer is not None:
-            self._options = options_of_groups(self.optimizer) if self._rule.writes_alike else ()
+            self._options = options_of_groups(self.optimizer) if self._rule.writes_alike else {}
             if session.writes_alike and self._rule.writes_alike:
                 self._writes = Writes(self.optimizer, self._model)
 
@@ -451,9 +451,10 @@ class TrainingLedger:
             if group["lr"] != now.rate:
                 self._note("rate", found := float(group["lr"]), now.rate, cause=self._cause(found))
                 break
-        for group, options in zip(optimizer.param_groups, self._options, strict=False):
-            if options.read(group) != options.values:
-                self._note("option", 0, 0, of=options.other(group))
+        for group in optimizer.param_groups if self._options else ():
+            options = self._options.get(id(group))
+            if options is not None and options.read(group) != options.values:
+                self._note("option", 0, 0, of=options.other())
                 break
 
     def _cause(self, rate: float) -> Cause:

@@ -133,28 +133,30 @@ class Writes:
 class GroupOptions(NamedTuple):
     """The options of the update rule that one group of an optimizer had at the start."""
 
+    group: dict[str, Any]
     read: Callable[[Mapping[str, Any]], Any]
     """Returns them of a group as it is now."""
     values: Any
     numbers: Mapping[str, float]
 
-    def other(self, group: Mapping[str, Any]) -> Others:
+    def other(self) -> Others:
         """Return the first number that differs."""
-        now = _numbers(group, group.keys())
+        now = _numbers(self.group, self.group.keys())
         return next((Others(name, 1, now[name], wanted) for name, wanted in self.numbers.items()
                      if now.get(name, wanted) != wanted), Others("options"))
 
 
-def options_of_groups(optimizer: torch.optim.Optimizer) -> list[GroupOptions]:
-    """Return the options of the optimizer's groups now; not the rate, which changes, nor what counts their steps."""
+def options_of_groups(optimizer: torch.optim.Optimizer) -> dict[int, GroupOptions]:
+    """Return the options of the optimizer's groups now, by identity, because DeepSpeed steps one group at a time; not
+    the rate, which changes, nor what counts their steps."""
     from repro.engines.plain.state import NOT_OPTIONS, PROGRESS
 
-    found = list[GroupOptions]()
+    found = dict[int, GroupOptions]()
     for group in optimizer.param_groups:
         numbers = _numbers(group, group.keys() - {*NOT_OPTIONS, *PROGRESS})
         if own := sorted({name.partition("[")[0] for name in numbers}):
             read = itemgetter(*own)
-            found.append(GroupOptions(read, read(group), numbers))
+            found[id(group)] = GroupOptions(group, read, read(group), numbers)
     return found
 
 

@@ -212,6 +212,32 @@ def test_steps_that_leave_tensors_alone_write_nothing_else() -> None:
     assert writes.learning and writes.others(1) is None
 
 
+def test_groups_that_are_stepped_one_at_a_time_have_their_own_options(loop: Callable[..., Loop]) -> None:
+    """As DeepSpeed does, whose ZeRO 1 has one tensor a group."""
+    made = loop()
+    weight, bias, *rest = made.parts.model.parameters()
+    made.optimizer = torch.optim.SGD([{"params": [bias, *rest]}, {"params": [weight], "weight_decay": 0.1}], lr=0.1)
+    made.ledger.watch(cast("Any", made))
+    step, groups = made.optimizer.step, made.optimizer.param_groups
+
+    def each_group() -> None:
+        for group in groups:
+            made.optimizer.param_groups = [group]
+            step()
+        made.optimizer.param_groups = groups
+
+    def rates(made: Loop, number: int) -> None:
+        for group in groups:
+            group["lr"] = RATES[number]
+        groups[1]["weight_decay"] = 0.2 if number == 9 else 0.1
+
+    made.optimizer.step = each_group  # type: ignore[method-assign, assignment]
+    made.before = rates
+    found = notes(made)
+    assert found.keys() == {"option"}
+    assert (found["option"].step, found["option"].times, found["option"].name) == (9, 1, "weight_decay")
+
+
 @pytest.mark.parametrize(("session", "rule", "found"), [(False, True, {"option"}), (True, False, set())])
 def test_what_does_not_declare_that_its_steps_write_alike_is_not_watched(
     loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch, session: bool, rule: bool, found: set[str]
