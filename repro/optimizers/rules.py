@@ -218,8 +218,8 @@ class Soap(Rule):
     on_rows: ClassVar[Rows] = "none"
     writes_alike: ClassVar[bool] = False
     starts_from_zero: ClassVar[bool] = False
-    # Eigenvectors of equal eigenvalues are any basis of their space. Measured: up to 0.46 of an update.
-    rounding: ClassVar[float] = 0.8
+    # Eigenvectors of equal eigenvalues are any basis of their space. Measured: up to 0.9 of an update.
+    rounding: ClassVar[float] = 1.5
 
     betas: tuple[Beta, Beta] = (0.95, 0.95)
     eps: float = Field(1e-8, gt=0)
