@@ -32,7 +32,7 @@ def explained(
     ledger contradicts up to it, or another check found that explains it."""
     again = {step.number: step for trace in ranks[:1] for step in trace.again}
     notes = find_contradictions([trace.ledger for trace in ranks if trace.ledger is not None])
-    other_rule = found.get("optimizer")
+    other_rule, fed = found.get("optimizer"), found.get("input")
     moved = any(value.moved for trace in ranks for value in trace.evaluations)
 
     def told(name: str, item: Difference) -> Difference:
@@ -40,6 +40,8 @@ def explained(
         seen = next((note.words for note in notes if (
             of_update if note.what == "counted" else
             note.step < item.step + (of_update or note.what not in OF_UPDATES))), "")
+        if not seen and fed is not None and fed is not item and 0 < fed.step <= item.step:
+            seen = f"it was fed other data, first in step {fed.step}"
         if not seen and other_rule is not None and of_update:
             seen = other_rule.text
         if name == "initial weights" and moved:

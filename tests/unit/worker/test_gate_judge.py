@@ -171,6 +171,15 @@ def test_what_the_ledger_contradicts_up_to_the_step_is_the_cause() -> None:
                     "dealt, first in step 7: some of them twice, others not at all")
 
 
+def test_what_follows_from_other_data_says_so() -> None:
+    def other(data: dict[str, Any]) -> None:
+        data["fed"][4][1] = ("other", "others")
+        data["loss"][7] = 3.0
+
+    found = gate_judge.judge(trace(None), [trace(0, other), trace(1)])["loss"]
+    assert found is not None and likely_cause(found, CHOICES) == "it was fed other data, first in step 5"
+
+
 def test_a_loss_that_follows_from_other_weights_says_so() -> None:
     def other(data: dict[str, Any]) -> None:
         set_norm("weights", "first.bias", 6, 0.5)(data)
@@ -213,7 +222,8 @@ def test_a_late_update_is_like_what_the_projections_of_its_tensors_fit(
 
     reference, ours = (late(trace(rank, changed(update))) for rank, update in (
         (None, DRAWN[0]), (0, change(DRAWN[0], DRAWN[1], DRAWN[2]))))
-    found = gate_judge.judge(reference, [ours, ours.model_copy(update={"rank": 1})])["update"]
+    other = ours.model_copy(update={"rank": 1, "fed": trace(1).fed})
+    found = gate_judge.judge(reference, [ours, other])["update"]
     assert found is not None and found.step == 54 and likely_cause(found, CHOICES) == like
 
 
