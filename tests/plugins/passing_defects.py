@@ -109,7 +109,8 @@ def halved_once(plant: Plant) -> None:
     def change() -> None:
         if plant.updates == 80:
             with torch.no_grad():
-                stepped(plant)[0].mul_(0.5)
+                first = stepped(plant)[0]
+                (first.to_local() if hasattr(first, "to_local") else first).mul_(0.5)
 
     plant.after_update(change)
 

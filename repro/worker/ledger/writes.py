@@ -90,7 +90,7 @@ class Writes:
     def begin_again(self) -> None:
         """Take the versions as they are: a forward pass of an evaluation may write."""
         for item in self._watched:
-            item.version = item.tensor._version
+            item.version = version_of(item.tensor)
 
     def replaced(self) -> Others | None:
         """Return the tensors that others have taken the place of; they are watched no longer."""
@@ -101,7 +101,7 @@ class Writes:
 
     def others(self, steps: int) -> Others | None:
         """Return the tensors that were written more often since the newest reading than so many steps write."""
-        found = [(item.name, item.tensor._version - item.version, item.usual * steps) for item in self._watched]
+        found = [(item.name, version_of(item.tensor) - item.version, item.usual * steps) for item in self._watched]
         self.begin_again()
         # Fewer are none: a step may leave a parameter, and what is kept of it, alone.
         more = [(name, writes, most) for name, writes, most in found if writes > most]
@@ -119,15 +119,21 @@ class Writes:
         kept = {item: state for item, state in self._optimizer.state.items() if isinstance(item, torch.Tensor)}
         stepped = {id(item): item for item in (*kept, *(
             item for group in self._optimizer.param_groups for item in group["params"]))}
-        found = [_Watched(names[id(item)], item, item._version, own=False)
+        found = [_Watched(names[id(item)], item, version_of(item), own=False)
                  for item in self._model.parameters() if item.requires_grad and id(item) not in stepped]
         for place, (key, parameter) in enumerate(stepped.items()):
             name, state = names.get(key, f"{STEPPED}{place}"), kept.get(parameter)
-            found.append(_Watched(name, parameter, parameter._version, own=True))
-            found += [_Watched(f"{what} of {name}", value, value._version, own=True)
+            found.append(_Watched(name, parameter, version_of(parameter), own=True))
+            found += [_Watched(f"{what} of {name}", value, version_of(value), own=True)
                       for what, value in (state.items() if isinstance(state, Mapping) else ())
                       if isinstance(value, torch.Tensor)]
         return found
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was written in place; of a divided one (`DTensor`) also its part on this rank."""
+    local = getattr(tensor, "_local_tensor", None)
+    return tensor._version + (local._version if local is not None else 0)
 
 
 class GroupOptions(NamedTuple):
