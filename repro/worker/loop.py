@@ -168,7 +168,9 @@ class Loop:
             self.steps.ledger.compare_clocks(*self.began.counted(Stamp(before, at_ns, kernel_ns())))
         self.log.write(RunStop(status="success" if ending.outcome == "success" else "aborted", outcome=ending.outcome,
                                reason=ending.reason, samples_count=self.steps.samples), at_ns)
-        self.log.write(Phases.model_validate(phases))
+        ended = Stamp.of(lambda: self.log.write(Phases.model_validate(phases)))
+        if self.steps.ledger is not None:  # the log's clock, by which evaluations are stamped
+            self.steps.ledger.compare_clocks(*self.began.counted(ended))
         if self.controller:
             self.controller.append(read_controller(self.log.recorded_bytes))
 

@@ -18,8 +18,9 @@ FIRST_UPDATE = ("another rate, decay, limit of clipping or rule, or the optimize
                 "something in what it keeps")
 OF_UPDATES = ("rate", "updates", "update outside", "written", "replaced", "option")
 """What the ledger finds in updates, which change the loss and the gradient of later steps only."""
-LATE_UPDATE = ("the first updates were right, so what the optimizer keeps (momentum, moments) was lost, replaced or "
-               "rounded since then, or the weights are changed beside it")
+LATE_UPDATE = ("the first updates were right; in this step or one before it the gradient, or the limit of its clipping, "
+               "was another one, or what the optimizer keeps (momentum, moments) was lost, replaced or rounded, or the "
+               "weights were changed beside it")
 LEAST_TENSORS, LEFT = 4, 1e-3
 """Tensors from which on their projections tell what an update is like, and the share of the squared difference that
 this leaves open."""
@@ -31,7 +32,9 @@ def explained(
     """Return differences, each with the harness's own step of the same number, if there is one, and with what the
     ledger contradicts up to it, or another check found that explains it."""
     again = {step.number: step for trace in ranks[:1] for step in trace.again}
-    notes = find_contradictions([trace.ledger for trace in ranks if trace.ledger is not None])
+    # The ledger does not see the ragged step, which an optimizer counts.
+    notes = [note for note in find_contradictions([trace.ledger for trace in ranks if trace.ledger is not None])
+             if note.what != "counted" or abs(note.found - note.wanted) > 1]
     other_rule, fed = found.get("optimizer"), found.get("input")
     moved = any(value.moved for trace in ranks for value in trace.evaluations)
 
@@ -56,7 +59,8 @@ def explained(
 
 
 def _like_update(reference: Trace, ours: Trace, found: Difference) -> str:
-    """Return what a late update is like, by the projections of its tensors, each of which is linear in the tensor."""
+    """Return what a late update is like, by the projections of its tensors, each of which is linear in the tensor; "":
+    nothing known."""
     if found.check not in ("weight", "update") or found.step <= len(YOUNG):
         return ""
     index = reference.steps.index(found.step)
@@ -80,8 +84,7 @@ def _like_update(reference: Trace, ours: Trace, found: Difference) -> str:
         left = np.sum((target - matrix @ shares)**2)
         if matrix.any(axis=0).all() and len(rows) > len(parts) + 1 and left < LEFT * (apart @ apart):
             return LIKE[like].format(f"{shares[0]:.3g}")
-    return LATE_UPDATE if gradient.any() else (
-        f"{LATE_UPDATE}; or the gradient of this step, or the limit of its clipping, is another one")
+    return ""
 
 
 def likely_cause(found: Difference, choices: TrainingConfig) -> str:
@@ -96,7 +99,7 @@ def likely_cause(found: Difference, choices: TrainingConfig) -> str:
         for item in step.apart:
             if item.apart > found.tolerance:
                 cause = other_step(choices, item, step, found.tolerance, False, step.place).cause(
-                    "", FIRST_UPDATE if found.step == 1 else UPDATE_CAUSE)
+                    "", _unknown_update(found.step))
                 of_effect = item.what == "update" and found.check in ("loss", "gradient")
                 return f"the weights were updated otherwise: {cause}" if of_effect else cause
     if found.check == "rate 0":
@@ -109,4 +112,8 @@ def likely_cause(found: Difference, choices: TrainingConfig) -> str:
     if found.check == "gradient":
         return (factor_cause(found.ratio, choices.processes, choices.batch.accumulation)
                 if math.isfinite(found.ratio) else NO_FACTOR)
-    return FIRST_UPDATE if found.step == 1 else UPDATE_CAUSE
+    return _unknown_update(found.step)
+
+
+def _unknown_update(step: int) -> str:
+    return FIRST_UPDATE if step == 1 else UPDATE_CAUSE if step <= len(YOUNG) else LATE_UPDATE
