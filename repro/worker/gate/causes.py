@@ -18,9 +18,9 @@ FIRST_UPDATE = ("another rate, decay, limit of clipping or rule, or the optimize
                 "something in what it keeps")
 OF_UPDATES = ("rate", "updates", "update outside", "written", "replaced", "option")
 """What the ledger finds in updates, which change the loss and the gradient of later steps only."""
-LATE_UPDATE = ("the first updates were right; in this step or one before it the gradient, or the limit of its clipping, "
-               "was another one, or what the optimizer keeps (momentum, moments) was lost, replaced or rounded, or the "
-               "weights were changed beside it")
+LATE_UPDATE = ("the first updates were right; in this step or one before it the gradient, or the limit of its clipping,"
+               " was another one, or what the optimizer keeps (momentum, moments) was lost, replaced or rounded, or "
+               "the weights were changed beside it")
 LEAST_TENSORS, LEFT = 4, 1e-3
 """Tensors from which on their projections tell what an update is like, and the share of the squared difference that
 this leaves open."""
