@@ -114,8 +114,8 @@ class Optimizer(Plugin):
     """True: all updates are linear in the gradients and the weights, so the mean of several ranks' updates is the
     update by their mean gradient."""
     writes_alike: ClassVar[bool] = False
-    """True: all steps write alike often into a weight that they use and into what is kept of it, and none changes an
-    option of a parameter group; then the ledger of a trial sees what else writes or changes one."""
+    """True: every step writes equally often into each weight that it uses and into the state kept for it, and changes
+    no option of a parameter group. The ledger of a trial then detects all other writes and changes."""
     moves_at_rate_zero: ClassVar[bool] = False
     """True: a step of learning rate 0 may change the weights, because the momentum holds earlier rates."""
 
@@ -167,8 +167,8 @@ class Session(ABC):
     """
 
     writes_alike: ClassVar[bool] = False
-    """True: nothing but the optimizer's steps writes into the weights, or all steps do alike often; False: also means
-    over ranks now and then, or weights of a server."""
+    """True: every step writes into the weights equally often. False: some steps also write other values, such as means
+    over the ranks or weights received from a server."""
 
     def step(self, batches: Sequence[Batch], rate: float) -> Any:
         """Train one optimizer step on `Job.accumulation` micro-batches; none if the engine needs no parts.

@@ -164,13 +164,13 @@ class Loop:
     def stop(self, ending: Ending) -> None:
         """Stop the clock and log how the trial ended."""
         before, (phases, at_ns) = kernel_ns(), self.watch.stop()
-        if self.steps.ledger is not None:
-            self.steps.ledger.compare_clocks(*self.began.counted(Stamp(before, at_ns, kernel_ns())))
+        stopped = Stamp(before, at_ns, kernel_ns())
         self.log.write(RunStop(status="success" if ending.outcome == "success" else "aborted", outcome=ending.outcome,
                                reason=ending.reason, samples_count=self.steps.samples), at_ns)
-        ended = Stamp.of(lambda: self.log.write(Phases.model_validate(phases)))
-        if self.steps.ledger is not None:  # the log's clock, by which evaluations are stamped
-            self.steps.ledger.compare_clocks(*self.began.counted(ended))
+        logged = Stamp.of(lambda: self.log.write(Phases.model_validate(phases)))
+        if (ledger := self.steps.ledger) is not None:
+            for stamp in (stopped, logged):  # the clock of the phases, and that which stamps evaluations
+                ledger.compare_clocks(*self.began.counted(stamp))
         if self.controller:
             self.controller.append(read_controller(self.log.recorded_bytes))
 

@@ -71,8 +71,9 @@ BESIDE = {
     "rounded-now-and-then": "something beside the optimizer's steps wrote into ",
     "momentum-reversed-once": "something beside the optimizer's steps wrote into 'momentum_buffer of ",
     "momentum-lower-for-a-while": "the optimizer's momentum was 0.5 and not 0.9",
+    "log-stops-for-a-while": "the trial's clock counted",
 }
-"""They write beside the optimizer, in single steps, or change an option of it for a while."""
+"""They write beside the optimizer, in single steps, or change an option of it, or the log's clock, for a while."""
 ZERO = [f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4)]
 KINDS = {"ddp": "kind: planted", "zero1": "kind: planted-zero, stage: 1", "zero3": "kind: planted-zero, stage: 3",
          "fsdp": "kind: planted-fsdp"}
@@ -144,7 +145,7 @@ def test_what_ends_before_the_trial_is_seen_in_the_steps_that_were_kept(tmp_path
 
 
 @pytest.mark.parametrize("engine", list(KINDS))
-def test_writes_beside_the_optimizer_are_seen_in_every_step(tmp_path: Path, engine: str) -> None:
+def test_what_changes_beside_the_steps_is_seen_in_each_of_them(tmp_path: Path, engine: str) -> None:
     for name, words, reason in voided(tmp_path, engine, BESIDE):
         assert words in reason, (name, reason)
 

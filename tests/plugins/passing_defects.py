@@ -6,12 +6,15 @@ that it draws. Those of the weights act in single steps.
 
 from __future__ import annotations
 
+import gc
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from plant import Plant, defect
 
+from repro.core.events import EventLog
 from repro.seams.training import Batch
 
 BEGINS, ENDS = 60, 115
@@ -148,4 +151,24 @@ def momentum_lower_for_a_while(plant: Plant) -> None:
         for group in plant.groups:
             group["momentum"] = 0.5 if 80 <= plant.updates < 110 else 0.9
 
+    plant.after_update(change)
+
+
+@defect("time")
+def log_stops_for_a_while(plant: Plant) -> None:
+    """The log's clock, by which evaluations are stamped, stands still in updates 80 to 99; the phases have another."""
+    logs = [item for item in gc.get_objects() if isinstance(item, EventLog)]
+    lost = [0, 0]
+
+    def now() -> int:
+        return lost[0] if lost[0] else time.monotonic_ns() - lost[1]
+
+    def change() -> None:
+        if plant.updates == 80:
+            lost[0] = time.monotonic_ns()
+        if plant.updates == 100:
+            lost[:] = [0, time.monotonic_ns() - lost[0]]
+
+    for log in logs:
+        log._now = now
     plant.after_update(change)

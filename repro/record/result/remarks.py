@@ -254,7 +254,7 @@ class Contradicted(Worded):
     until: int = 0
 
     def _words(self) -> str:
-        more = f" ({self.times} times in all)" if self.times > 1 else ""
+        more = f" ({self.times} {COUNTED.get(self.what, 'times')} in all)" if self.times > 1 else ""
         cause = LEDGER_CAUSES.get(self.cause, "").format(**dict(self)) or self._amount()
         tensor = f"{self.name!r}{_and_others(self.tensors)}"
         words = LEDGER_WORDS[self.what].format(**dict(self), tensor=tensor)
@@ -299,6 +299,8 @@ LEDGER_WORDS = {
     "rate": "the learning rate was {found:.6g} and not the scheduled {wanted:.6g}, first in step {step}",
 }
 """Kind of a ledger's note -> its words."""
+COUNTED = {"written": "blocks of steps", "replaced": "blocks of steps", "option": "updates of a parameter group"}
+"""Kind of a ledger's note -> the unit of its number, where it is not the step."""
 LEDGER_CAUSES = {"late": "that of the step before", "left out": "the update changes nothing",
                  "held": "that of the first step, which the schedule does not reach",
                  "narrow": "they are rounded to bfloat16", "multiple": "they are {found:.4g} times the dealt ones",

@@ -158,7 +158,7 @@ def options_of_groups(optimizer: torch.optim.Optimizer) -> dict[int, GroupOption
     from repro.engines.plain.state import NOT_OPTIONS, PROGRESS
 
     found = dict[int, GroupOptions]()
-    for group in optimizer.param_groups:
+    for group in getattr(optimizer, "param_groups", ()):  # an engine of a plug-in may have another kind
         numbers = _numbers(group, group.keys() - {*NOT_OPTIONS, *PROGRESS})
         if own := sorted({name.partition("[")[0] for name in numbers}):
             read = itemgetter(*own)

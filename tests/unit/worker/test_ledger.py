@@ -147,9 +147,11 @@ def test_healthy_training_contradicts_nothing(loop: Callable[..., Loop]) -> None
     (4, lambda made: made.optimizer.state[made.parts.model[2].bias].update(momentum_buffer=torch.zeros(3)), "replaced",
      "rank 0: another tensor took the place of 'momentum_buffer of 2.bias', first seen after step 8"),
     (2, lambda made: made.optimizer.param_groups[0].update(momentum=0.5), "option",
-     "rank 0: the optimizer's momentum was 0.5 and not 0.9, as at the start, first in step 4 (9 times in all)"),
+     "rank 0: the optimizer's momentum was 0.5 and not 0.9, as at the start, first in step 4 (9 updates of a "
+     "parameter group in all)"),
     (2, lambda made: made.optimizer.param_groups[0].update(dampening=0.1), "option",
-     "rank 0: the optimizer's dampening was 0.1 and not 0, as at the start, first in step 4 (9 times in all)"),
+     "rank 0: the optimizer's dampening was 0.1 and not 0, as at the start, first in step 4 (9 updates of a "
+     "parameter group in all)"),
 ], ids=["a weight", "momenta between blocks", "a momentum by another", "an option", "an option of no suite"])
 def test_what_changes_the_optimizer_beside_its_steps_is_named(
     loop: Callable[..., Loop], at: int, change: Callable[[Loop], Any], kind: str, words: str
@@ -207,7 +209,7 @@ def test_steps_that_leave_tensors_alone_write_nothing_else() -> None:
     model[0].bias.requires_grad_(False)
     found = writes.replaced()
     assert found is not None and found.name == "exp_avg of stepped tensor 2" and found.tensors == 1
-    assert writes.replaced() is None, "it is told once"
+    assert writes.replaced() is None, "reported only once"
     writes.forget()
     assert writes.learning and writes.others(1) is None
 
