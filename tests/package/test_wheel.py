@@ -88,17 +88,6 @@ def test_a_stranger_s_repro_folder_is_not_imported_by_workers(site: Path, tmp_pa
     assert repro.__version__ in done.stdout
 
 
-def test_the_package_list_names_every_folder_with_code() -> None:
-    tomllib = pytest.importorskip("tomllib", reason="reading pyproject.toml takes Python 3.11")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    listed = set(project["tool"]["setuptools"]["packages"])
-    inside = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "repro").rglob("__init__.py")}
-    reporters = {".".join(("repro", *path.parent.relative_to(ROOT).parts))
-                 for path in (ROOT / "reporters").rglob("__init__.py")}
-    found = inside | reporters | {"repro.suites", "repro.templates"}
-    assert listed == found
-
-
 def test_the_version_is_in_one_place() -> None:
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {repro.__version__}\n" in citation

@@ -107,3 +107,14 @@ def test_few_files_have_the_same_name() -> None:
 
 def test_no_constructor_is_long_without_a_reason() -> None:
     assert [f"{named(path)}:{line}" for path in CODE for line in long_constructors(path.read_text())] == []
+
+
+def test_the_package_list_names_every_folder_with_code() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="reading pyproject.toml takes Python 3.11")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    listed = set(project["tool"]["setuptools"]["packages"])
+    inside = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "repro").rglob("__init__.py")}
+    reporters = {".".join(("repro", *path.parent.relative_to(ROOT).parts))
+                 for path in (ROOT / "reporters").rglob("__init__.py")}
+    found = inside | reporters | {"repro.suites", "repro.templates"}
+    assert listed == found
