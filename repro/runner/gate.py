@@ -16,7 +16,7 @@ from repro.runner.launching import PARITY_WORKER, Launchers
 from repro.seams.training import Optimizer, Precision
 from repro.suite.model import Trial
 from repro.worker.gate import parity
-from repro.worker.gate.difference import LARGEST_TOLERANCE, TOLERANCE, Difference
+from repro.worker.gate.difference import LARGEST_TOLERANCE, LARGEST_UPDATE_TOLERANCE, TOLERANCE, Difference
 from repro.worker.gate.judge import culprit, judge, judge_precision, largest_difference, sentence, widen_tolerances
 from repro.worker.gate.trace import STEPS, Trace, read_traces
 
@@ -160,9 +160,10 @@ def _with_repeat(trial: Trial, repeat: int) -> Trial:
 
 def _is_small(finding: Mapping[str, Any]) -> bool:
     """Return True if rounding could explain a finding: a small difference after the first step."""
-    known = [item for item in finding["checks"].values() if item is not None]
-    return bool(known) and all(item["size"] is not None and item["size"] < LARGEST_TOLERANCE and item["step"] > 1
-                               for item in known)
+    known = {name: item for name, item in finding["checks"].items() if item is not None}
+    largest = dict.fromkeys(known, LARGEST_TOLERANCE) | {"update": LARGEST_UPDATE_TOLERANCE}
+    return bool(known) and all(item["size"] is not None and item["size"] < largest[name] and item["step"] > 1
+                               for name, item in known.items())
 
 
 def _not_run(group: parity.Group, candidate: Trial, problem: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import psutil
 from repro.seams.training import Batch, Engine, Held, Job, Optimizer, Session
 from repro.seams.workload import Workload, map_tensors
 from repro.suite.kinds.training import TrainingConfig
-from repro.worker.ledger.training import FIRST_WATCHED
+from repro.worker.ledger.training import DRAWN, FIRST_WATCHED
 from repro.worker.setup import TrialContext
 from repro.worker.weights import held_or_full
 
@@ -39,9 +39,9 @@ def has_a_gradient(choices: TrainingConfig) -> bool:
 def memory_words(trainings: Iterable[TrainingConfig]) -> str:
     """Return what the kept steps of the longest of these trials may need; "" if none keeps any."""
     steps = max((item.budget_steps for item in trainings if has_a_gradient(item)), default=0)
-    if (drawn := steps.bit_length() - FIRST_WATCHED.bit_length() + 1) < 1:
+    if (doublings := steps.bit_length() - FIRST_WATCHED.bit_length() + 1) < 1:
         return ""
-    most = drawn + (len(OTHERS) if steps >= OTHERS_FROM else 0)
+    most = DRAWN * doublings + (len(OTHERS) if steps >= OTHERS_FROM else 0)
     free = MEMORY * psutil.virtual_memory().available / 1e9
     return (f"memory: a rank keeps up to {most} steps to be repeated after its trial, twice its part of the weights "
             f"each; all ranks at most {MEMORY:.0%} of what is free, {free:.3g} GB here now")
@@ -69,9 +69,9 @@ class KeptStep:
 
 
 class StepKeeper:
-    """Keeps the drawn step of each doubling, the first step after the newest drawn evaluation, and the first one of the
-    newest pass over the data whose number is a power of two; from the step on that the gate does not reach. A resumed
-    attempt begins without those of the attempt before it."""
+    """Keeps the drawn steps of each doubling, the first step after the newest drawn evaluation, and the first one of
+    the newest pass over the data whose number is a power of two; from the step on that the gate does not reach. A
+    resumed attempt begins without those of the attempt before it."""
 
     def __init__(self, session: Session, job: Job, steps_per_pass: float) -> None:
         self.session, self.device, self.processes = session, job.device, job.world

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 FIRST_WATCHED = 64
 """Step, from 1, from which on weights are held at drawn steps: the gate compares earlier ones, and in a trial of
 few steps even few copies would be a share of its time."""
+DRAWN = 3
+"""Steps of each doubling that are drawn: one alone misses every second defect that lasts half of a doubling."""
 
 
 CLOCK_SHARE = 1e-3
@@ -96,8 +98,8 @@ class TrainingLedger:
         """Samples of a micro-batch, and of a step: every one is full."""
         self._passed = [True, True]
         """Inputs, and targets, were the dealt objects so far, so a comparison of objects finds others."""
-        self._drawn: dict[int, int] = {}
-        """First step, from 1, of a doubling -> the drawn one."""
+        self._drawn: dict[int, list[int]] = {}
+        """First step, from 1, of a doubling -> the drawn ones, from 0."""
         self._comparing: Collection[int] = ()
         """Steps of this block that are compared."""
         self._waiting: list[KeptBatches] = []
@@ -306,8 +308,6 @@ class TrainingLedger:
         if self._model._compiled_call_impl == self._on_call:
             self._model._compiled_call_impl = self._replaced
         self._parts.loss = self._loss
-        if self._writes is not None:
-            self._writes.forget()
 
     def hold(self, held: Sequence[Held]) -> None:
         """Take the weights that this rank holds after a drawn step; then those before the next one, which are to be
@@ -498,8 +498,9 @@ class TrainingLedger:
         begins = [1 << power for power in range((first + 1).bit_length() - 1, (last + 1).bit_length())]
         for begin in begins:
             if begin not in self._drawn:  # drawn once: a generator costs a tenth of a millisecond
-                self._drawn[begin] = begin + int(self._streams.generator("ledger-step", begin).integers(begin))
-        return [step for begin in begins if first <= (step := self._drawn[begin] - 1) <= last]
+                chosen = self._streams.generator("ledger-step", begin).choice(begin, min(begin, DRAWN), replace=False)
+                self._drawn[begin] = sorted(begin - 1 + int(place) for place in chosen)
+        return [step for begin in begins for step in self._drawn[begin] if first <= step <= last]
 
 
 class _Early:

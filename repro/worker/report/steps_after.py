@@ -42,7 +42,7 @@ where there is time for one step only."""
 MOST_STEPS = 12
 """More than ten, so that what happens in every tenth step is among them."""
 SHARE = 45
-"""At most one such step for so many of the trial, and one kept step for twice as many."""
+"""At most one such step, and one kept step, for so many of the trial."""
 TIME_SHARE, WITHIN_SHARE = 0.09, 0.03
 """Of the trial's time since its start, the most that all of this takes, and that the kept steps take; the first step
 after the trial is repeated however long it takes."""
@@ -95,7 +95,7 @@ def steps_after(
     if diverged:  # rounding grows without limit
         return StepsAgain(dealt=numbers)
     own = OwnStep(session, context.trial, context.job, functions)
-    within = _steps_within(context, own, kept, max(1, trained // (2 * SHARE)), allowance)
+    within = _steps_within(context, own, kept, max(1, trained // SHARE), allowance)
     own.newest = {}
     updates = has_an_update(choices) and session.forget_optimizer()
     count = max(1, min(MOST_STEPS, trained // SHARE)) if updates else 1

@@ -20,7 +20,7 @@ from repro.suite.planning.plan import make_plan
 from repro.worker.gate.parity import Group
 from repro.worker.gate.trace import Trace
 from tests.records import SUITE
-from tests.traces import put, trace
+from tests.traces import NAMES, STEPS, put, trace
 from tests.watcher import Silent
 
 TEXT = SUITE[:SUITE.index("baseline:")].replace("processes: [1, 2]", "processes: [2]")
@@ -32,7 +32,7 @@ class Measured(ParityGate):
     def _traces(self, group: Group, member: Trial, disturbance: int = 0) -> list[Trace]:
         kind = member.choices.engine.kind + ("+recomputed" if member.choices.activation_checkpointing else "")
         if kind == "single":
-            return [trace(None)]
+            return [trace(None, steady)]
         found = MADE[kind][min(member.repeat, len(MADE[kind]) - 1)]
         if isinstance(found, str):
             raise ParityError(found)
@@ -40,12 +40,27 @@ class Measured(ParityGate):
 
 
 MADE: dict[str, Sequence[Sequence[Trace] | str]] = {}
-WELL = [trace(0), trace(1)]
+
+
+def steady(data: dict[str, Any]) -> None:
+    data["updates"] = {name: [(0.1, 0.03)] * STEPS for name in NAMES}
 
 
 def off(size: float) -> list[Trace]:
     """Traces whose loss of step 4 is off by a share."""
-    return [trace(0, put("loss", 3, 0.5 * (1 + size))), trace(1, put("loss", 3, 0.5 * (1 + size)))]
+    loss = put("loss", 3, 0.5 * (1 + size))
+    return [trace(rank, lambda data: (steady(data), loss(data))) for rank in range(2)]
+
+
+def moved(size: float) -> list[Trace]:
+    """Traces whose update of step 4 is larger by a share; the reference's is 0.1."""
+    def change(data: dict[str, Any]) -> None:
+        steady(data)
+        data["updates"]["first.bias"][3] = (0.1 * (1 + size), 0.03)
+    return [trace(0, change), trace(1, change)]
+
+
+WELL = moved(0)
 
 
 def gate_of(folder: Path, text: str) -> Measured:
@@ -87,6 +102,13 @@ def test_a_small_difference_with_one_seed_only_is_rounding(gate: Measured) -> No
     assert (one["problem"], one["repeat"]) == ("", 1)
     assert one["cleared"].startswith("step 4: loss")
     assert "cleared" not in two
+
+
+def test_so_is_a_small_difference_of_an_update(gate: Measured) -> None:
+    # A unit that switched in another step: updates differ by more than weights do.
+    one, two = findings(gate, [moved(0.02), WELL], [moved(0.5), WELL])
+    assert one["cleared"].startswith("step 4: update of 'first.bias'")
+    assert two["problem"].startswith("step 4: update of 'first.bias'")
 
 
 @pytest.mark.parametrize("made", [[off(1e-4)], [off(0.5), WELL]], ids=["with every seed", "large"])
