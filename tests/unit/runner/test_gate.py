@@ -20,7 +20,7 @@ from repro.suite.planning.plan import make_plan
 from repro.worker.gate.parity import Group
 from repro.worker.gate.trace import Trace
 from tests.records import SUITE
-from tests.traces import NAMES, STEPS, put, trace
+from tests.traces import NAMES, STEPS, trace
 from tests.watcher import Silent
 
 TEXT = SUITE[:SUITE.index("baseline:")].replace("processes: [1, 2]", "processes: [2]")
@@ -48,8 +48,10 @@ def steady(data: dict[str, Any]) -> None:
 
 def off(size: float) -> list[Trace]:
     """Traces whose loss of step 4 is off by a share."""
-    loss = put("loss", 3, 0.5 * (1 + size))
-    return [trace(rank, lambda data: (steady(data), loss(data))) for rank in range(2)]
+    def change(data: dict[str, Any]) -> None:
+        steady(data)
+        data["loss"][3] = 0.5 * (1 + size)
+    return [trace(0, change), trace(1, change)]
 
 
 def moved(size: float) -> list[Trace]:
