@@ -14,6 +14,7 @@ from pydantic import Field
 from repro.core.frozen import Frozen
 from repro.core.numbers import percent_above
 from repro.record.result.step_causes import (
+    EXACT,
     EXPLAINED,
     LIKE,
     NO_FACTOR,
@@ -257,7 +258,7 @@ class Contradicted(Worded):
         more = f" ({self.times} {COUNTED.get(self.what, 'times')} in all)" if self.times > 1 else ""
         cause = LEDGER_CAUSES.get(self.cause, "").format(**dict(self)) or self._amount()
         tensor = f"{self.name!r}{_and_others(self.tensors)}"
-        words = LEDGER_WORDS[self.what].format(**dict(self), tensor=tensor)
+        words = LEDGER_WORDS[self.what].format(**dict(self), tensor=tensor, dealt=DEALT.get(self.name, ""))
         return f"rank {self.rank}: {words}{more}{f': {cause}' if cause else ''}"
 
     def _amount(self) -> str:
@@ -287,7 +288,7 @@ LEDGER_WORDS = {
     "updates": "the optimizer stepped {found:g} times and not {wanted:g}, as usual, first in step {step}",
     "data": "training data were read before the clock started",
     "clock": "the trial's clock counted {found:.6g} s, and the kernel's {wanted:.6g} s",
-    "dealt": "it was dealt other samples than the workload gives, or changed ones, first in step {step}",
+    "dealt": "in step {step}, one of the last two whose batches were read again, it was dealt {dealt}",
     "state": "an evaluation changed what the optimizer keeps, first after step {step}",
     "moved": "the weights changed between step {step} and the next one",
     "written": "something beside the optimizer's steps wrote into {tensor}: {found:g} writes and not {wanted:g}, first "
@@ -299,6 +300,10 @@ LEDGER_WORDS = {
     "rate": "the learning rate was {found:.6g} and not the scheduled {wanted:.6g}, first in step {step}",
 }
 """Kind of a ledger's note -> its words."""
+DEALT = {"": "other samples than the workload gives, or changed ones",
+         "inputs": "other inputs than the workload gives, and the right targets: changed, or augmented otherwise",
+         "targets": "other targets than the workload gives, and the right inputs"}
+"""Which tensors of a batch are not those of the workload; "": both."""
 COUNTED = {"written": "blocks of steps", "replaced": "blocks of steps", "option": "updates of a parameter group"}
 """Kind of a ledger's note -> the unit of its number, where it is not the step."""
 LEDGER_CAUSES = {"late": "that of the step before", "left out": "the update changes nothing",
@@ -363,7 +368,8 @@ class OtherStep(Worded):
         if self.like and not (self.like == "masks" and found):
             words = LIKE.get(self.like, f"it is that of {self.like} alone").format(self._shares())
             return words + stateful * (self.what == "loss")
-        explained = abs(self.apart - abs(self.ratio - 1)) <= EXPLAINED * self.apart
+        left = abs(self.apart - abs(self.ratio - 1))
+        explained, exact = left <= EXPLAINED * self.apart, left <= EXACT * self.apart
         if self.place is not None and found and (self.what == "loss" or not explained):
             where = RANDOM * (self.like == "masks") + place_cause(self.place, of_loss=self.what == "loss")
             return where + stateful * (self.place.at in ("input", "output"))
@@ -376,11 +382,11 @@ class OtherStep(Worded):
             right += [f"all gradients after that of {self.until!r}"] * bool(self.until)
             named = f" (right: {', '.join(right)})" if right else ""
             return f"{NO_FACTOR}{named}{stateful}"
-        if self.what == "update" and (not explained or self.ratio <= -NOTHING):
+        if self.what == "update" and (not exact or self.ratio <= -NOTHING):
             return of_update
         if self.what == "update" and self.ratio >= NOTHING:
             return f"{self.ratio:.4g} times it: another rate, dampening, decay or limit of clipping"
-        return factor_cause(self.ratio, self.processes, self.accumulation)
+        return factor_cause(self.ratio, self.processes, self.accumulation, exact=exact)
 
     def _range(self) -> str:
         least, most = (f"{share:.3g}" for share in self.shares)

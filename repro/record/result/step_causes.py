@@ -7,9 +7,11 @@ from typing import Literal
 
 from repro.core.frozen import Frozen
 
-NOTHING, NEAR, EXPLAINED = 1e-3, 0.02, 0.2
-"""Largest ratio that is none, largest distance from a factor that is this factor, and the share of a difference that a
-factor may leave open."""
+NOTHING, NEAR, EXPLAINED, EXACT = 1e-3, 0.02, 0.2, 0.005
+"""Largest ratio that is none, largest distance from a factor that is this factor, and the shares of a difference that a
+factor may leave open if it is one explanation, and if there is no other."""
+SLIGHT = 5e-3
+"""Relative difference of a layer's output up to which rounding is the likeliest cause: bfloat16 has three digits."""
 STATEFUL = ", or the model keeps state beside weights and buffers (then its workload is not `repeatable`)"
 OTHER_FORWARD = "the forward pass is another one (a layer, something random, the loss), or it is of other samples"
 NO_FACTOR = "no factor explains it: of another loss or other samples, rounded or noisy"
@@ -74,20 +76,27 @@ class Place(Frozen):
     """Its name; "": the model itself, behind its layers."""
     kind: str = ""
     """Its class."""
+    apart: float = 0.0
+    """Relative difference of its output ("output")."""
     turns: tuple[int, ...] = ()
     """Micro-batches that differ, and all; empty: all do."""
     ranks: tuple[int, ...] = ()
     """Ranks on which one differs; empty: all."""
 
 
-def factor_cause(ratio: float, processes: int, accumulation: int) -> str:
-    """Return what a gradient that is `ratio` times the right one looks like."""
+def factor_cause(ratio: float, processes: int, accumulation: int, *, exact: bool = False) -> str:
+    """Return what a gradient that is `ratio` times the right one looks like.
+
+    Args:
+        exact: it has the direction of the right one, which a part of it alone has not.
+    """
     if abs(ratio) < NOTHING:
         return "it is not trained"
+    alone = ("", "") if exact else ("one rank alone contributes, or ", "one micro-batch alone contributes, or ")
     known = ((processes, "it is summed over the ranks and not averaged"),
              (accumulation, "it is summed over the micro-batches and not averaged"),
-             (1 / processes, "one rank alone contributes, or it is averaged twice"),
-             (1 / accumulation, "one micro-batch alone contributes, or it is averaged twice"))
+             (1 / processes, f"{alone[0]}it is averaged over the ranks twice"),
+             (1 / accumulation, f"{alone[1]}it is averaged over the micro-batches twice"))
     near = [words for factor, words in known if factor != 1 and abs(ratio / factor - 1) < NEAR]
     return "; or ".join(dict.fromkeys(near)) or f"{ratio:.4g} times it"
 
@@ -95,10 +104,12 @@ def factor_cause(ratio: float, processes: int, accumulation: int) -> str:
 def place_cause(place: Place, *, of_loss: bool) -> str:
     """Return where a loss, or a gradient, begins to differ."""
     layer = f"layer {place.layer!r} ({place.kind})" if place.layer else "the model behind its layers"
+    slightly = 0 < place.apart < SLIGHT
     found = {
         "input": f"the input of {layer} is the first to differ: it is changed before this layer",
-        "output": f"the output of {layer} is the first to differ: it has another function or mode, other weights or "
-                  "other random numbers",
+        "output": f"the output of {layer} is the first to differ: " + (
+            f"by {place.apart:.1g} of its norm, so it is rounded, computed in another type or with slightly other "
+            "weights" if slightly else "it has another function or mode, other weights or other random numbers"),
         "loss": "the outputs of all layers are correct: the loss is another one, or of changed outputs or targets",
         "backward": f"back-propagation through {layer} is the first to differ: its output is correct, and its gradient "
                     "is not",
@@ -120,7 +131,7 @@ def _only(place: Place) -> str:
 def score_cause(like: str, place: Place | None = None) -> str:
     """Return what a differing evaluation is like, or where it begins to differ."""
     if like or place is None:
-        return LIKE_SCORE.get(like, f"it is that of {like} alone")
+        return LIKE_SCORE.get(like, f"it is that of {like} alone, or equals it by chance")
     return LIKE_SCORE.get(place.at) or place_cause(place, of_loss=True)
 
 

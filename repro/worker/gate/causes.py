@@ -37,12 +37,16 @@ def explained(
              if note.what != "counted" or abs(note.found - note.wanted) > 1]
     other_rule, fed = found.get("optimizer"), found.get("input")
     moved = any(value.moved for trace in ranks for value in trace.evaluations)
+    between = min((trace.moved_between for trace in ranks if trace.moved_between), default=None)
 
     def told(name: str, item: Difference) -> Difference:
         of_update = name in ("weight", "update")
         seen = next((note.words for note in notes if (
             of_update if note.what == "counted" else
             note.step < item.step + (of_update or note.what not in OF_UPDATES))), "")
+        if not seen and between and not moved and between[0] <= item.step:
+            seen = (f"the weights changed before step {between[0]} and after the one before it, first in "
+                    f"{between[1]!r}: an update, or a write, between two steps")
         if not seen and fed is not None and fed is not item and 0 < fed.step <= item.step:
             seen = f"it was fed other data, first in step {fed.step}"
         if not seen and other_rule is not None and of_update:
@@ -110,7 +114,7 @@ def likely_cause(found: Difference, choices: TrainingConfig) -> str:
         return ("the model computes in another mode or type, or it is the loss of other samples" if found.step == 1 else
                 "the model computes in another mode or type, or what is not compared, such as a buffer, differs")
     if found.check == "gradient":
-        return (factor_cause(found.ratio, choices.processes, choices.batch.accumulation)
+        return (factor_cause(found.ratio, choices.processes, choices.batch.accumulation, exact=True)
                 if math.isfinite(found.ratio) else NO_FACTOR)
     return _unknown_update(found.step)
 

@@ -35,7 +35,7 @@ from repro.worker.gate.difference import (
     compare_tensors,
     first,
 )
-from repro.worker.gate.trace import Series, Trace
+from repro.worker.gate.trace import Fed, Series, Trace
 
 TINY = 1e-30
 """In the place of 0 below a fraction."""
@@ -62,18 +62,29 @@ Check = Callable[[Pair, int], Difference | None]
 
 def check_input(pair: Pair, index: int) -> Difference | None:
     """Compare the bytes of every micro-batch."""
-    reference, world, step = pair.reference, len(pair.ranks), pair.reference.steps[index]
-    for trace in pair.ranks:
-        for micro, ours in enumerate(trace.fed[index]):
-            if ours != (right := reference.fed[index][micro * world + trace.rank]):
+    return _other_input(pair, pair.reference.steps[index], pair.reference.fed[index],
+                        [trace.fed[index] for trace in pair.ranks])
+
+
+def check_aged_inputs(pair: Pair) -> Difference | None:
+    """Compare the micro-batches of the steps at rate 0."""
+    start = pair.reference.steps[aged_index(pair.reference)] + 1
+    return first(_other_input(pair, start + index, right, [trace.aged_fed[index] for trace in pair.ranks])
+                 for index, right in enumerate(pair.reference.aged_fed))
+
+
+def _other_input(pair: Pair, step: int, fed: Fed, ranks: Sequence[Fed]) -> Difference | None:
+    for trace, every in zip(pair.ranks, ranks, strict=True):
+        for micro, ours in enumerate(every):
+            if ours != (right := fed[micro * len(ranks) + trace.rank]):
                 text = f"step {step}: rank {trace.rank} was fed other data than the reference (micro-batch {micro + 1})"
-                return Difference("input", step, f"{text}: {_other_data(ours, right, reference)}")
+                return Difference("input", step, f"{text}: {_other_data(ours, right, pair.reference)}")
     return None
 
 
 def _other_data(ours: tuple[str, str], right: tuple[str, str], reference: Trace) -> str:
     """Return in what a micro-batch (hashes of inputs and targets) is another one."""
-    if any(ours in step for step in reference.fed):
+    if any(ours in step for step in (*reference.fed, *reference.aged_fed)):
         return "it is another micro-batch of the reference's, so their order or their ranks differ"
     if ours[1] == right[1]:
         return "the targets are right and the inputs are not"
@@ -250,8 +261,9 @@ def judge(
     pair = Pair(reference, ranks, tolerances or (TOLERANCE,) * len(reference.loss), rounding)
     found = {name: first(check(pair, index) for index in range(len(reference.loss)))
              for name, check in STEP_CHECKS.items()}
-    if (aged := check_aged_losses(pair)) and (found["loss"] is None or aged.step < found["loss"].step):
-        found["loss"] = aged
+    for name, check in (("loss", check_aged_losses), ("input", check_aged_inputs)):
+        if (aged := check(pair)) and ((known := found[name]) is None or aged.step < known.step):
+            found[name] = aged
     return explained(pair.reference, pair.ranks, found | {name: check(pair) for name, check in END_CHECKS.items()})
 
 

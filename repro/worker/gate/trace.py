@@ -18,6 +18,8 @@ Kind = Literal["fp32", "precision"]
 Measure = tuple[float, float]
 """(L2 norm, projection on a fixed random direction) of a tensor."""
 Series = Literal["gradient", "weight", "update"]
+Fed = tuple[tuple[str, str], ...]
+"""Hashes (sha256) of inputs and targets of every micro-batch of one rank in a step."""
 AGED_STEPS = 48
 """Steps at rate 0 between the two measured parts: the engine ages beyond step 50, and rounding does not grow."""
 LOW_RATE = 1e-2
@@ -106,8 +108,10 @@ class Trace(Frozen):
     rank: int
     steps: tuple[int, ...]
     """Numbers of the measured steps."""
-    fed: tuple[tuple[tuple[str, str], ...], ...]
-    """sha256 of inputs and targets of every micro-batch of this rank, by step."""
+    fed: tuple[Fed, ...]
+    """By step."""
+    aged_fed: tuple[Fed, ...] = ()
+    """The same in every step at rate 0."""
     loss: tuple[float, ...]
     """Mean loss over ranks and micro-batches."""
     aged_loss: tuple[float, ...] = ()
@@ -124,6 +128,8 @@ class Trace(Frozen):
     """Differences of the measured steps of a candidate from the harness's own of its weights; on its first rank."""
     ledger: RankLedger | None = None
     """What a candidate's model, loss and optimizer saw (`worker.ledger`), for words about what differs."""
+    moved_between: tuple[int, str] | None = None
+    """First measured step before which the weights are not those after the step before it, and such a tensor."""
     moved_at_rate_zero: str = ""
     """First tensor that the steps at rate 0 changed; "" if none."""
     buffers: dict[str, Measure]

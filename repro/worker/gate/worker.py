@@ -23,7 +23,7 @@ from repro.suite.model import Trial
 from repro.worker.evaluation import OwnModel, share_batches
 from repro.worker.gate.difference import OWN_EVALUATION_TOLERANCE, compare_number
 from repro.worker.gate.model import ScaledLoss, make_plain, prepare
-from repro.worker.gate.trace import AGED_STEPS, Evaluation, Kind, Measure, Step, Trace, measured_steps
+from repro.worker.gate.trace import AGED_STEPS, Evaluation, Fed, Kind, Measure, Step, Trace, measured_steps
 from repro.worker.input.data_order import SampleOrder
 from repro.worker.memory import naming_out_of_memory
 from repro.worker.report.layer_trace import traced
@@ -90,7 +90,9 @@ class Recorder:
         self.offset = max(0, workload.train_samples // trial.training.batch.global_ - PASS_END)
         self.measures = Measures()
         self.weights: dict[str, np.ndarray] = {}
-        self.fed: list[tuple[tuple[str, str], ...]] = []
+        self.fed: list[Fed] = []
+        self.moved_between: tuple[int, str] | None = None
+        """First step before which the weights are not those after the step before it, and a tensor."""
         self.losses: list[float] = []
         self._optimizer: dict[str, str] = {}
         self.own: OwnStep | None = None
@@ -126,7 +128,8 @@ class Recorder:
             loss=tuple(self._mean(self.losses)), initial=initial, gradients=self.measures.series("gradient"),
             weights=self.measures.series("weight"), updates=self.measures.series("update"),
             effective=self.session.effective(), evaluations=tuple(evaluations), optimizer=self._optimizer,
-            again=tuple(self._again), ledger=self.ledger and self.ledger.facts(), **facts,
+            again=tuple(self._again), ledger=self.ledger and self.ledger.facts(), moved_between=self.moved_between,
+            **facts,
         )
 
     def _batches(self, number: int, ragged: bool = False) -> list[Batch]:
@@ -141,6 +144,8 @@ class Recorder:
     def _measure_step(self, step: Step) -> None:
         batches, rate = self._batches(step.number, step.ragged), self.trial.training.rate * step.share
         self.fed.append(tuple(batch_hashes(batch) for batch in batches))
+        if self.turns == 1 and (moved := self._moved()) and self.moved_between is None:
+            self.moved_between = step.number, moved
         self.loss.factor, self.loss.whole = step.factor, self.job.micro_batch if step.ragged else 0
         with self._watched(step.number, batches, rate, step.ragged):
             gradients = self._backward(batches, None if step.split else rate)
@@ -204,13 +209,14 @@ class Recorder:
         self._keeps_up = False
         if self.own is not None:
             self.own.newest = {}
-        losses = list[float]()
+        losses, fed = list[float](), list[Fed]()
         for number in range(last + 1, last + 1 + AGED_STEPS):
             batches = self._batches(number)
+            fed.append(tuple(batch_hashes(batch) for batch in batches))
             with self._watched(number, batches, 0.0):
                 losses.append(float(self.session.step(batches, 0.0)))
         moved = "" if self.job.optimizer.moves_at_rate_zero else self._moved()
-        return {"aged_loss": tuple(self._mean(losses)), "moved_at_rate_zero": moved}
+        return {"aged_loss": tuple(self._mean(losses)), "aged_fed": tuple(fed), "moved_at_rate_zero": moved}
 
     def _moved(self) -> str:
         """Return the first tensor whose weights differ from those at the last measured step."""

@@ -234,9 +234,12 @@ class TrainingLedger:
         """
         for kept in self.newest:
             epoch, micro_batches = shares(kept.step)
-            again = [read(epoch, indices) for indices in micro_batches]
-            if not kept.was_changed and not same_tensors(again, kept.dealt):
-                self._note("dealt", 0, 0, kept.step)
+            again = zip(*(read(epoch, indices) for indices in micro_batches), strict=True)
+            dealt = zip(*kept.dealt, strict=True)
+            other = [name for name, mine, right in zip(("inputs", "targets"), again, dealt, strict=True)
+                     if not same_tensors(mine, right)]
+            if other and not kept.was_changed:
+                self._note("dealt", 0, 0, kept.step, of=Others("" if len(other) > 1 else other[0]))
 
     def hold_state(self) -> None:
         """Copy the optimizer's state before an evaluation; after it, it must equal the copy."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -156,7 +157,12 @@ def _evaluate_again(
     reported, right, like = _finite(item.evaluated.value), _finite(total / count) if count else None, ""
     problem = next((share[2] for share in shares if share[2]), "")
     if reported is not None and right is not None and abs(reported - right) > SAME_SCORE * abs(right):
-        like = like_score(context.session, reported, found, {}, int(count))
+        training = (0.0, 0)
+        with suppress(Exception):  # what a value is like is no part of whether it differs
+            if own is not None:
+                own.load(weights, item.buffers)
+                training = own.score(batches(), context.choices.stop.metric, training=True)
+        like = like_score(context.session, reported, found, {"training": training}, int(count))
     return OwnEvaluation(number=item.evaluated.number, samples=item.evaluated.samples, reported=reported, own=right,
                          problem=problem, like=like)
 

@@ -163,7 +163,8 @@ def _forwards(turn: Sequence[tuple[Call, Call]], sizes: Sequence[float], least: 
             if not model.name and _apart(model.inputs, its.inputs) > least:
                 return Place(at="samples")
             changed = _apart(mine.inputs, right.inputs) > least
-            return Place(at="input" if changed else "output", layer=mine.name, kind=mine.kind)
+            return Place(at="input" if changed else "output", layer=mine.name, kind=mine.kind,
+                         apart=0.0 if changed else float(f"{size:.2g}"))
     return None
 
 

@@ -20,8 +20,8 @@ UNEXPLAINED = 0.1
 """Largest share of a difference that a resemblance may leave unexplained."""
 LEAST_SIZE = 8
 """Numbers of a tensor below which a change fits by chance."""
-ALIKE = 0.01
-"""Relative difference of factors that are one."""
+ALIKE = 0.05
+"""Relative difference of the factors of tensors that are one: each is fitted to a difference with rounding in it."""
 MOST_PARTS = 16
 """Parts of a gradient above which no other mean of them is looked for."""
 CHUNK = 1 << 20

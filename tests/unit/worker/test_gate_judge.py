@@ -137,7 +137,7 @@ def test_what_an_evaluation_leaves_behind_or_leaves_out_is_found() -> None:
 
 @pytest.mark.parametrize(("check", "step", "ratio", "cause"), [
     ("gradient", 1, 4.0, "it is summed over the ranks and not averaged"),
-    ("gradient", 60, 0.5, "one micro-batch alone contributes, or it is averaged twice"),
+    ("gradient", 60, 0.5, "it is averaged over the micro-batches twice"),
     ("gradient", 1, 0.0, "it is not trained"),
     ("gradient", 1, 1.3, "1.3 times it"),
     ("gradient", 1, math.nan, NO_FACTOR),

@@ -61,6 +61,13 @@ def scaled_norm(inputs: torch.Tensor) -> torch.Tensor:
     return 1.001 * functional.group_norm(inputs, 2)
 
 
+def begins(model: torch.nn.Module, right: torch.nn.Module) -> Place | None:
+    """Where a step begins to differ; by how much is left out."""
+    found = where_it_begins(train(model), train(right), Fp32())
+    assert found is not None and (found.apart > 0) == (found.at == "output")
+    return found.model_copy(update={"apart": 0.0})
+
+
 @pytest.mark.parametrize(("change", "place"), [
     (replaced(scaled_norm, 1), Place(at="output", layer="0.1", kind="GroupNorm")),
     (replaced(lambda inputs: Leaking.apply(inputs), 2), Place(at="backward", layer="0.2", kind="ReLU")),
@@ -77,7 +84,7 @@ def scaled_norm(inputs: torch.Tensor) -> torch.Tensor:
 def test_the_first_layer_that_differs_is_named(change: Change, place: Place) -> None:
     model, right = build(), build()
     change(model)
-    assert where_it_begins(train(model), train(right), Fp32()) == place
+    assert begins(model, right) == place
 
 
 def test_a_scaled_loss_is_no_other_one_and_another_loss_is() -> None:
@@ -145,12 +152,14 @@ def test_a_layer_in_a_wrapper_keeps_its_name() -> None:
     model = build()
     model[3].bias.data.add_(0.01)
     model[3] = Wrapper(model[3])
-    assert where_it_begins(train(model), train(build()), Fp32()) == Place(at="output", layer="3", kind="Linear")
+    assert begins(model, build()) == Place(at="output", layer="3", kind="Linear")
 
 
 def test_words_say_what_is_right_and_what_is_not() -> None:
     norm = Place(at="output", layer="5", kind="GroupNorm")
     assert place_cause(norm, of_loss=True).startswith("the output of layer '5' (GroupNorm) is the first to differ")
+    slightly = place_cause(norm.model_copy(update={"apart": 0.0004}), of_loss=True)
+    assert "by 0.0004 of its norm, so it is rounded, computed in another type" in slightly
     nowhere = {of_loss: place_cause(Place(at="nowhere"), of_loss=of_loss) for of_loss in (True, False)}
     assert "the reported loss" in nowhere[True] and "added up, averaged, compressed or sent" in nowhere[False]
     assert names_of((), 0) == "" and names_of(("a", "b"), 2) == "; only in 'a', 'b'"

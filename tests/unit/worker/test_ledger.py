@@ -580,8 +580,8 @@ GRADIENT = [
     (1.0, 0.0, "it is not trained"),
     (3.0, 4.0, "it is summed over the ranks and not averaged"),
     (1.0, 2.0, "it is summed over the micro-batches and not averaged"),
-    (0.75, 0.25, "one rank alone contributes, or it is averaged twice"),
-    (0.5, 0.5, "one micro-batch alone contributes, or it is averaged twice"),
+    (0.75, 0.25, "it is averaged over the ranks twice"),
+    (0.5, 0.5, "it is averaged over the micro-batches twice"),
     (0.1, 0.9, "0.9 times it"),
     (0.002, 1.0001, NO_FACTOR),
     (0.51, 0.84, NO_FACTOR),
@@ -765,7 +765,7 @@ def test_a_loss_and_a_score_have_their_words() -> None:
     begin = "an evaluation after the trial found top1 0.93, and the harness 0.9 with the weights that were trained: "
     for changes, cause in (({}, "of other samples, other weights or another function"),
                            ({"counted": 104}, "it counted 104 samples and not 100"),
-                           ({"like": "rank 1", "counted": 100}, "it is that of rank 1 alone"),
+                           ({"like": "rank 1", "counted": 100}, "it is that of rank 1 alone, or equals it by chance"),
                            ({"like": "before"}, "it is that of the weights before the last step")):
         other = one_off.model_copy(update={"reported": 0.93} | changes)
         assert judged(0.0, scores=(other,)) == [begin + cause]
