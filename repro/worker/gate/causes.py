@@ -45,8 +45,8 @@ def explained(
             of_update if note.what == "counted" else
             note.step < item.step + (of_update or note.what not in OF_UPDATES))), "")
         if not seen and between and not moved and between[0] <= item.step:
-            seen = (f"the weights changed before step {between[0]} and after the one before it, first in "
-                    f"{between[1]!r}: an update, or a write, between two steps")
+            seen = (f"the weights changed between step {between[0] - 1} and step {between[0]}, first in "
+                    f"{between[1]!r}: by an update, or a write, beside the steps")
         if not seen and fed is not None and fed is not item and 0 < fed.step <= item.step:
             seen = f"it was fed other data, first in step {fed.step}"
         if not seen and other_rule is not None and of_update:

@@ -19,7 +19,7 @@ from repro.worker.gate.causes import FIRST_UPDATE, LATE_UPDATE, likely_cause
 from repro.worker.gate.difference import LARGEST_TOLERANCE, TOLERANCE, Difference
 from repro.worker.gate.judge import SENSITIVE, culprit, judge_precision, sentence, widen_tolerances
 from repro.worker.gate.trace import Trace
-from tests.traces import NAMES, STEPS, WORLD, evaluated, put, set_norm, trace
+from tests.traces import MICROS, NAMES, STEPS, WORLD, evaluated, put, set_norm, trace
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -180,6 +180,22 @@ def test_what_follows_from_other_data_says_so() -> None:
     assert found is not None and likely_cause(found, CHOICES) == "it was fed other data, first in step 5"
 
 
+def test_weights_that_change_between_two_steps_are_the_cause() -> None:
+    def other(data: dict[str, Any]) -> None:
+        data["loss"][7], data["moved_between"] = 3.0, (8, "first.bias")
+
+    def evaluated_too(data: dict[str, Any]) -> None:
+        other(data)
+        data["evaluations"][0]["moved"] = "first.bias"
+
+    found, evaluation = (gate_judge.judge(trace(None), [trace(0, change), trace(1, change)])["loss"]
+                         for change in (other, evaluated_too))
+    assert found is not None and likely_cause(found, CHOICES) == (
+        "the weights changed between step 7 and step 8, first in 'first.bias': by an update, or a write, beside the "
+        "steps")
+    assert evaluation is not None and "beside the steps" not in likely_cause(evaluation, CHOICES)
+
+
 def test_a_loss_that_follows_from_other_weights_says_so() -> None:
     def other(data: dict[str, Any]) -> None:
         set_norm("weights", "first.bias", 6, 0.5)(data)
@@ -301,6 +317,23 @@ def test_steps_at_rate_zero_must_change_nothing() -> None:
 
     assert judge(late(reference), [late(trace(0, aged)), late(trace(1, moved))]) == (
         "steps 6 to 53: weight of 'last.weight' on rank 1 changed at rate 0")
+
+
+def test_other_data_at_rate_zero_are_named_with_their_step() -> None:
+    def aged(rank: int | None) -> Change:
+        micros = range(WORLD * MICROS) if rank is None else range(rank, WORLD * MICROS, WORLD)
+        return lambda data: data.update(aged_fed=[[(f"in {step} {micro}", "out") for micro in micros]
+                                                  for step in range(48)])
+
+    def other(data: dict[str, Any]) -> None:
+        aged(1)(data)
+        data["aged_fed"][5][1] = ("in 5 0", "out")
+
+    reference = late(trace(None, aged(None)))
+    assert judge(reference, [late(trace(0, aged(0))), late(trace(1, aged(1)))]) == ""
+    assert judge(reference, [late(trace(0, aged(0))), late(trace(1, other))]) == (
+        "step 11: rank 1 was fed other data than the reference (micro-batch 2): it is another micro-batch of the "
+        "reference's, so their order or their ranks differ")
 
 
 def late(found: Trace) -> Trace:
