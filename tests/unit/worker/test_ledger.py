@@ -20,7 +20,7 @@ from repro.optimizers.rules import Adam, AdamW, Sgd
 from repro.record.derive.effective import find_contradictions, find_other_steps
 from repro.record.log.facts import Apart, LedgerNote, RankLedger, ScoreAgain, StepAgain, StepsAgain, WeightsAt
 from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE, Place
-from repro.seams.training import Batch, Held, Job, Optimizer, Precision, TrainingParts
+from repro.seams.training import Batch, Held, Job, Optimizer, Precision, Session, TrainingParts
 from repro.worker.evaluation import OwnModel
 from repro.worker.ledger.seen import Unlike, unlike
 from repro.worker.ledger.training import TrainingLedger
@@ -28,6 +28,7 @@ from repro.worker.ledger.writes import Writes
 from repro.worker.report import own_rule
 from repro.worker.report.own_rule import OwnRule
 from repro.worker.report.own_step import OwnStep
+from repro.worker.report.score_difference import like_score
 from repro.worker.report.step_difference import Worst, changed
 
 STEPS, SIZE = 12, 8
@@ -418,6 +419,34 @@ def test_each_defect_is_found_with_its_step_and_its_cause(
     assert (found.step, found.times) == (step, times), found
     told, = (item.words for item in find_contradictions([made.ledger.facts()]) if item.what == kind)
     assert words in told and told.startswith("rank 0: ")
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda x, y: (x, y), ""), (lambda x, y: (x, y.roll(1)), "other targets than the workload gives, and the right in"),
+    (lambda x, y: (x + 1, y), "other inputs than the workload gives, and the right targets"),
+    (lambda x, y: (x.flip(0), y.flip(0)), "other samples than the workload gives, or changed ones")])
+def test_batches_that_are_read_again_are_named_by_what_differs(
+    loop: Callable[..., Loop], change: Callable[..., Batch], words: str
+) -> None:
+    made = loop()
+    made.run()
+    made.ledger.read_again(lambda _, number: change(*batch(number)), lambda step: (0, [10 * step, 10 * step + 1]))
+    told = [item.words for item in find_contradictions([made.ledger.facts()])]
+    assert len(told) == bool(words) and words in "".join(told)
+
+
+def test_a_score_is_that_of_one_rank_only_if_it_is_like_nothing_else() -> None:
+    class OfTwo:
+        def gather(self, mine: tuple[float, int]) -> list[tuple[float, int]]:
+            return [mine, (30.0, 50)]
+
+        def total(self, values: list[float]) -> list[float]:
+            return [2 * value for value in values]
+
+    def like(reported: float, training: float = 0.0) -> str:
+        return like_score(cast("Session", OfTwo()), reported, (40.0, 50), {"training": (training, 50)}, 100)
+
+    assert (like(0.6), like(0.6, 30.0), like(0.7)) == ("rank 1", "training", "")
 
 
 def test_inputs_are_unlike_in_their_first_tensor_that_differs() -> None:
