@@ -129,7 +129,7 @@ class TimedSteps:
             self.base_rate * self.schedule.factor(step * self.global_batch / self.train_samples, self.max_epochs)
             for step in range(first, first + count)]
         if self.ledger is not None:
-            self._watched = drawn = self.ledger.begin_block(first, first + count - 1)
+            drawn, self._watched = self.ledger.begin_block(first, first + count - 1)
             self._kept = self.keeper.wanted(first, count, drawn) if self.keeper is not None else {}
         self.timer.start()
 

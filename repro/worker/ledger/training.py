@@ -99,7 +99,7 @@ class TrainingLedger:
         self._passed = [True, True]
         """Inputs, and targets, were the dealt objects so far, so a comparison of objects finds others."""
         self._drawn: dict[int, list[int]] = {}
-        """First step, from 1, of a doubling -> the drawn ones, from 0."""
+        """First step, from 1, of a doubling -> the drawn ones, from 0, in the order in which they were drawn."""
         self._comparing: Collection[int] = ()
         """Steps of this block that are compared."""
         self._waiting: list[KeptBatches] = []
@@ -149,11 +149,11 @@ class TrainingLedger:
             if session.writes_alike and self._rule.writes_alike:
                 self._writes = Writes(self.optimizer, self._model)
 
-    def begin_block(self, first: int, last: int) -> Collection[int]:
+    def begin_block(self, first: int, last: int) -> tuple[Collection[int], Collection[int]]:
         """Choose the steps of a block, `first` to `last` from 0, that are compared.
 
         Returns:
-            Those after which the weights are held: drawn ones that the gate did not reach.
+            Drawn ones that the gate did not reach; those of them after which the weights are held, one of a doubling.
         """
         drawn = self._drawn_steps(first, last)
         if self._writes is not None:
@@ -161,7 +161,8 @@ class TrainingLedger:
             self._writes.begin_again()
         # The first step of a block follows an evaluation, and the last one is behind the value that is found next.
         self._comparing = {first, last, *drawn}
-        return {step for step in drawn if step + 1 >= FIRST_WATCHED}
+        late = {step for step in drawn if step + 1 >= FIRST_WATCHED}
+        return late, late & {steps[0] for steps in self._drawn.values()}
 
     def begin(self, step: int, batches: Sequence[Batch], rate: float) -> None:
         """Begin a step of this block; `step` is its number, from 0."""
@@ -502,7 +503,7 @@ class TrainingLedger:
         for begin in begins:
             if begin not in self._drawn:  # drawn once: a generator costs a tenth of a millisecond
                 chosen = self._streams.generator("ledger-step", begin).choice(begin, min(begin, DRAWN), replace=False)
-                self._drawn[begin] = sorted(begin - 1 + int(place) for place in chosen)
+                self._drawn[begin] = [begin - 1 + int(place) for place in chosen]
         return [step for begin in begins for step in self._drawn[begin] if first <= step <= last]
 
 
