@@ -161,6 +161,10 @@ class WholeSet:
         self._kept.append(map_tensors((outputs, targets), lambda tensor: tensor.detach().cpu()))
         return torch.zeros(())
 
+    def forget(self) -> None:
+        """Forget the batches that an evaluation which did not end has left."""
+        self._kept = []
+
     def value(self, gather: Callable[[Any], list[Any]] | None = None) -> float:
         """Return the metric of the batches since the last call, and forget them.
 

@@ -171,6 +171,8 @@ class OwnModel:
         if own is not None and isinstance(batches, ShareBatches):  # of all samples, in no need of the other ranks
             batches = ShareBatches(batches.read, replace(batches.job, rank=0, world=1), batches.eval_samples)
         self.model.train(training)
+        if isinstance(score, WholeSet):
+            score.forget()
         with torch.no_grad():
             for inputs, targets in batches:
                 with self.numerics.autocast():

@@ -21,7 +21,7 @@ from repro.record.result.remarks import (
     SlowEvaluation,
     Unlike,
 )
-from repro.record.result.step_causes import EXPLAINED, Place
+from repro.record.result.step_causes import EXACT, EXPLAINED, Place
 from repro.seams.training import BACKEND, Comm, Engine, Optimizer, Precision, Preconditioner, Workload
 from repro.suite.kinds import training_options as model_options
 from repro.suite.kinds.training import TrainingConfig
@@ -202,7 +202,7 @@ def informed(step: StepAgain, others: Sequence[StepAgain]) -> StepAgain:
              if item.apart > STEP_TOLERANCE and item.like not in ("", "multiples", "gradients", "follows")}
     return step.model_copy(update={"apart": tuple(
         item if item.like or item.apart <= STEP_TOLERANCE
-        or abs(item.apart - abs(item.ratio - 1)) <= EXPLAINED * item.apart
+        or abs(item.apart - abs(item.ratio - 1)) <= (EXACT if item.what == "update" else EXPLAINED) * item.apart
         else item.model_copy(update=known.get(item.what, {})) for item in step.apart)})
 
 

@@ -362,7 +362,8 @@ class OtherStep(Worded):
     def _likely(self, stateful: str, of_update: str) -> str:
         found = self.what in ("loss", "gradient") and self.place is not None
         if self.like == "multiples":
-            factor = factor_cause(self.ratio, self.processes, self.accumulation) if self.what == "gradient" else (
+            factor = factor_cause(self.ratio, self.processes, self.accumulation, exact=True) if (
+                self.what == "gradient") else (
                 f"{self.ratio:.4g} times it")
             return f"{factor}; each tensor is a multiple of the right one, {self._range()}"
         if self.like and not (self.like == "masks" and found):
@@ -382,8 +383,10 @@ class OtherStep(Worded):
             right += [f"all gradients after that of {self.until!r}"] * bool(self.until)
             named = f" (right: {', '.join(right)})" if right else ""
             return f"{NO_FACTOR}{named}{stateful}"
-        if self.what == "update" and (not exact or self.ratio <= -NOTHING):
+        if self.what == "update" and (not explained or self.ratio <= -NOTHING):
             return of_update
+        if self.what == "update" and self.ratio >= NOTHING and not exact:
+            return f"{of_update}; or it is about {self.ratio:.2g} times as large by another rate or limit of clipping"
         if self.what == "update" and self.ratio >= NOTHING:
             return f"{self.ratio:.4g} times it: another rate, dampening, decay or limit of clipping"
         return factor_cause(self.ratio, self.processes, self.accumulation, exact=exact)

@@ -7,11 +7,11 @@ from typing import Literal
 
 from repro.core.frozen import Frozen
 
-NOTHING, NEAR, EXPLAINED, EXACT = 1e-3, 0.02, 0.2, 0.005
+NOTHING, NEAR, EXPLAINED, EXACT = 1e-3, 0.02, 0.2, 0.02
 """Largest ratio that is none, largest distance from a factor that is this factor, and the shares of a difference that a
-factor may leave open if it is one explanation, and if there is no other."""
+factor may leave open if it is one explanation, and if it is the only one."""
 SLIGHT = 5e-3
-"""Relative difference of a layer's output up to which rounding is the likeliest cause: bfloat16 has three digits."""
+"""Relative difference of a layer's output up to which rounding may be the cause: bfloat16 has three digits."""
 STATEFUL = ", or the model keeps state beside weights and buffers (then its workload is not `repeatable`)"
 OTHER_FORWARD = "the forward pass is another one (a layer, something random, the loss), or it is of other samples"
 NO_FACTOR = "no factor explains it: of another loss or other samples, rounded or noisy"
@@ -77,7 +77,7 @@ class Place(Frozen):
     kind: str = ""
     """Its class."""
     apart: float = 0.0
-    """Relative difference of its output ("output")."""
+    """Relative difference of the norm, or of one projection, of its output ("output")."""
     turns: tuple[int, ...] = ()
     """Micro-batches that differ, and all; empty: all do."""
     ranks: tuple[int, ...] = ()
@@ -88,7 +88,7 @@ def factor_cause(ratio: float, processes: int, accumulation: int, *, exact: bool
     """Return what a gradient that is `ratio` times the right one looks like.
 
     Args:
-        exact: it has the direction of the right one, which a part of it alone has not.
+        exact: it has the direction of the right one, which that of one rank or micro-batch seldom has.
     """
     if abs(ratio) < NOTHING:
         return "it is not trained"
@@ -107,9 +107,10 @@ def place_cause(place: Place, *, of_loss: bool) -> str:
     slightly = 0 < place.apart < SLIGHT
     found = {
         "input": f"the input of {layer} is the first to differ: it is changed before this layer",
-        "output": f"the output of {layer} is the first to differ: " + (
-            f"by {place.apart:.1g} of its norm, so it is rounded, computed in another type or with slightly other "
-            "weights" if slightly else "it has another function or mode, other weights or other random numbers"),
+        "output": f"the output of {layer} is the first to differ" + (
+            f", by {place.apart:.1g} of its norm: it is rounded or computed in another type, or has a slightly other "
+            "function (a factor, an epsilon) or weights" if slightly else
+            ": it has another function or mode, other weights or other random numbers"),
         "loss": "the outputs of all layers are correct: the loss is another one, or of changed outputs or targets",
         "backward": f"back-propagation through {layer} is the first to differ: its output is correct, and its gradient "
                     "is not",

@@ -93,6 +93,8 @@ class Recorder:
         self.fed: list[Fed] = []
         self.moved_between: tuple[int, str] | None = None
         """First step before which the weights are not those after the step before it, and a tensor."""
+        self._newest = 0
+        """The newest measured step."""
         self.losses: list[float] = []
         self._optimizer: dict[str, str] = {}
         self.own: OwnStep | None = None
@@ -144,7 +146,9 @@ class Recorder:
     def _measure_step(self, step: Step) -> None:
         batches, rate = self._batches(step.number, step.ragged), self.trial.training.rate * step.share
         self.fed.append(tuple(batch_hashes(batch) for batch in batches))
-        if self.turns == 1 and (moved := self._moved()) and self.moved_between is None:
+        follows, self._newest = step.number == self._newest + 1, step.number
+        # Some rules move weights at rate 0, so that the step behind those is left out.
+        if self.turns == 1 and follows and (moved := self._moved()) and self.moved_between is None:
             self.moved_between = step.number, moved
         self.loss.factor, self.loss.whole = step.factor, self.job.micro_batch if step.ragged else 0
         with self._watched(step.number, batches, rate, step.ragged):

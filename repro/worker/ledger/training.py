@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 FIRST_WATCHED = 64
-"""Step, from 1, from which on weights are held at drawn steps: the gate compares earlier ones, and in a trial of
+"""Step, from 1, from which on drawn steps are kept and weights held: the gate compares earlier ones, and in a trial of
 few steps even few copies would be a share of its time."""
 DRAWN = 3
 """Steps of each doubling that are drawn: one alone misses every second defect that lasts half of a doubling."""
@@ -159,10 +159,11 @@ class TrainingLedger:
         if self._writes is not None:
             self._first, self._counted_to = first, self._totals["steps"]
             self._writes.begin_again()
+        one = {*drawn} & {steps[0] for steps in self._drawn.values()}
         # The first step of a block follows an evaluation, and the last one is behind the value that is found next.
-        self._comparing = {first, last, *drawn}
+        self._comparing = {first, last, *one}  # batches stay in memory until the block ends, so of a doubling one
         late = {step for step in drawn if step + 1 >= FIRST_WATCHED}
-        return late, late & {steps[0] for steps in self._drawn.values()}
+        return late, late & one
 
     def begin(self, step: int, batches: Sequence[Batch], rate: float) -> None:
         """Begin a step of this block; `step` is its number, from 0."""
@@ -233,14 +234,18 @@ class TrainingLedger:
             read: returns the batch of an epoch and its samples, by the function that no engine has seen.
             shares: returns the epoch and this rank's micro-batches of a step, from 0.
         """
+        other = dict[int, tuple[str, ...]]()
         for kept in self.newest:
             epoch, micro_batches = shares(kept.step)
             again = zip(*(read(epoch, indices) for indices in micro_batches), strict=True)
             dealt = zip(*kept.dealt, strict=True)
-            other = [name for name, mine, right in zip(("inputs", "targets"), again, dealt, strict=True)
-                     if not same_tensors(mine, right)]
-            if other and not kept.was_changed:
-                self._note("dealt", 0, 0, kept.step, of=Others("" if len(other) > 1 else other[0]))
+            names = tuple(name for name, mine, right in zip(("inputs", "targets"), again, dealt, strict=True)
+                          if not same_tensors(mine, right))
+            if names and not kept.was_changed:
+                other[kept.step] = names
+        for step in other:
+            name, *more = {name for names in other.values() for name in names}
+            self._note("dealt", 0, 0, step, of=Others("" if more else name))
 
     def hold_state(self) -> None:
         """Copy the optimizer's state before an evaluation; after it, it must equal the copy."""

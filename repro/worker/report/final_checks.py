@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.core.random_streams import Streams
+from repro.record.derive.effective import scores_differ
 from repro.record.log.facts import FinalFacts, OwnEvaluation
 from repro.seams.training import Batch, Held, Session
 from repro.worker.evaluation import Evaluated, OwnModel
-from repro.worker.report.score_difference import SAME_SCORE, like_score
+from repro.worker.report.score_difference import like_score
 from repro.worker.setup import TrialContext
 from repro.worker.weights import describe_held, held_or_full, in_groups, tensor_sums, wide_share, with_others
 
@@ -156,12 +157,14 @@ def _evaluate_again(
     total, count = sum(share[0] for share in shares), sum(share[1] for share in shares)
     reported, right, like = _finite(item.evaluated.value), _finite(total / count) if count else None, ""
     problem = next((share[2] for share in shares if share[2]), "")
-    if reported is not None and right is not None and abs(reported - right) > SAME_SCORE * abs(right):
+    metric = context.choices.stop.metric
+    if reported is not None and right is not None and scores_differ(
+            context.choices, metric, int(count), reported, right):
         training = (0.0, 0)
         with suppress(Exception):  # what a value is like is no part of whether it differs
             if own is not None:
                 own.load(weights, item.buffers)
-                training = own.score(batches(), context.choices.stop.metric, training=True)
+                training = own.score(batches(), metric, training=True)
         like = like_score(context.session, reported, found, {"training": training}, int(count))
     return OwnEvaluation(number=item.evaluated.number, samples=item.evaluated.samples, reported=reported, own=right,
                          problem=problem, like=like)

@@ -13,6 +13,7 @@ import numpy as np
 
 from repro.record.derive.effective import STEP_TOLERANCE
 from repro.record.log.facts import Apart
+from repro.record.result.step_causes import EXACT
 from repro.seams.training import Job
 from repro.worker.report.step_difference import UNEXPLAINED, Worst, changed, in_bfloat16, norm_of, short
 
@@ -29,8 +30,6 @@ OTHERWISE = (("forgotten", "", None), ("unclipped", "", None), ("uncorrected", "
 """Name of another update, and the option of the rule that makes it."""
 MANY = 1e9
 """Steps after which Adam's moments are no longer corrected."""
-FACTOR_LEAVES = 0.02
-"""Share of a difference that a factor may leave open, where no other value of an option is looked for."""
 SECONDS = 5.0
 """Longest search of an option: other ranks wait for it."""
 MOST_EARLIER, MOST_NUMBERS = 4, 1 << 22
@@ -167,7 +166,7 @@ class OwnRule:
 
     def _with_option(self, item: Apart, theirs: Arrays, right: Arrays) -> Apart:
         """Return the difference of the newest update with the option, and its value, that explain it."""
-        explained = abs(item.apart - abs(item.ratio - 1)) <= FACTOR_LEAVES * item.apart
+        explained = abs(item.apart - abs(item.ratio - 1)) <= EXACT * item.apart
         if (item.like or explained or len(self.first) < self.made
                 or item.apart <= max(STEP_TOLERANCE, self.job.optimizer.rounding)):
             return item

@@ -118,10 +118,11 @@ class Worst:
             shares = self._shares(total[""])
             like = ("gradient" if self.what == "update" else "parts") if shares else ""
         elif like in self.factors:
-            factors = self.factors[like] + [1.0] * (len(differing) < len(self.rows))
-            shares = (short(min(factors)), short(max(factors)))
-            if like != "follows" and np.ptp(factors) < ALIKE * max(map(abs, factors)):  # one factor for all
-                like, shares = ("gradient", shares[:1]) if like == "gradients" else ("", ())
+            factors, some = self.factors[like], len(differing) < len(self.rows)
+            every = factors + [1.0] * some
+            shares = (short(min(every)), short(max(every)))
+            if like != "follows" and not some and np.ptp(factors) < ALIKE * max(map(abs, factors)):  # one for all
+                like, shares = ("gradient", (short(float(np.median(factors))),)) if like == "gradients" else ("", ())
         until = differing[-1] if differing and differing[-1] != self.rows[-1][0] else ""
         few = len(differing) < len(self.rows)
         return [Apart(what=self.what, name=name, apart=short(apart / (norm + least)),

@@ -159,7 +159,7 @@ def test_words_say_what_is_right_and_what_is_not() -> None:
     norm = Place(at="output", layer="5", kind="GroupNorm")
     assert place_cause(norm, of_loss=True).startswith("the output of layer '5' (GroupNorm) is the first to differ")
     slightly = place_cause(norm.model_copy(update={"apart": 0.0004}), of_loss=True)
-    assert "by 0.0004 of its norm, so it is rounded, computed in another type" in slightly
+    assert "differ, by 0.0004 of its norm: it is rounded or computed in another type, or has a slightly" in slightly
     nowhere = {of_loss: place_cause(Place(at="nowhere"), of_loss=of_loss) for of_loss in (True, False)}
     assert "the reported loss" in nowhere[True] and "added up, averaged, compressed or sent" in nowhere[False]
     assert names_of((), 0) == "" and names_of(("a", "b"), 2) == "; only in 'a', 'b'"

@@ -23,7 +23,7 @@ from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE, Place
 from repro.seams.training import Batch, Held, Job, Optimizer, Precision, Session, TrainingParts
 from repro.worker.evaluation import OwnModel
 from repro.worker.ledger.seen import Unlike, unlike
-from repro.worker.ledger.training import TrainingLedger
+from repro.worker.ledger.training import DRAWN, FIRST_WATCHED, TrainingLedger
 from repro.worker.ledger.writes import Writes
 from repro.worker.report import own_rule
 from repro.worker.report.own_rule import OwnRule
@@ -388,21 +388,21 @@ def sleeping(made: Loop, step: int) -> None:
     ({"fed": lambda step, batches: batches * 2 if step == 3 else batches}, "samples", 3, 1, "more than once"),
     ({"fed": other}, "inputs", 4, 8, "saw other inputs than were dealt, first in step 5"),
     ({"fed": other}, "targets", 4, 8, "saw other targets than were dealt"),
-    ({"fed": lambda _, found: [(2 * x, y) for x, y in found]}, "inputs", 0, 13, "they are 2 times the dealt ones"),
-    ({"fed": lambda _, found: [(x.bfloat16().float(), y) for x, y in found]}, "inputs", 0, 13, "to bfloat16"),
-    ({"fed": lambda _, found: [(x.flip(0), y) for x, y in found]}, "inputs", 0, 13, "the same, in another order"),
-    ({"fed": lambda _, found: [(x, y.roll(1)) for x, y in found]}, "targets", 0, 13, "others, or changed"),
-    ({"fed": lambda _, found: [(x[[0, *range(SIZE - 1)]], y) for x, y in found]}, "inputs", 0, 13,
+    ({"fed": lambda _, found: [(2 * x, y) for x, y in found]}, "inputs", 0, 16, "they are 2 times the dealt ones"),
+    ({"fed": lambda _, found: [(x.bfloat16().float(), y) for x, y in found]}, "inputs", 0, 16, "to bfloat16"),
+    ({"fed": lambda _, found: [(x.flip(0), y) for x, y in found]}, "inputs", 0, 16, "the same, in another order"),
+    ({"fed": lambda _, found: [(x, y.roll(1)) for x, y in found]}, "targets", 0, 16, "others, or changed"),
+    ({"fed": lambda _, found: [(x[[0, *range(SIZE - 1)]], y) for x, y in found]}, "inputs", 0, 16,
      "some of them twice"),
-    ({"fed": lambda _, found: [(torch.cat([x[:-1], x[:1] + 1]), y) for x, y in found]}, "inputs", 0, 13,
-     "2 of 16 samples in this step are others, or changed"),
+    ({"fed": lambda _, found: [(torch.cat([x[:-1], x[:1] + 1]), y) for x, y in found]}, "inputs", 0, 16,
+     "1 of 8 samples in this step are others, or changed"),
     ({"fed": lambda step, found: other(step, found, STEPS - 1)}, "inputs", STEPS - 1, 1, "first in step 12"),
-    ({"fed": lambda step, found: [tuple(map(torch.cat, zip(*other(step, found), strict=True)))]}, "inputs", 4, 7,
+    ({"fed": lambda step, found: [tuple(map(torch.cat, zip(*other(step, found), strict=True)))]}, "inputs", 4, 5,
      "saw other inputs"),
     ({"after": train_outside}, "outside", 6, 1, "trained outside the timed steps, first after step 7"),
     ({"after": train_outside}, "update outside", 6, 1, "the optimizer stepped outside"),
     ({"after": work_deferred, "deferring": 7}, "backward", 7, 1, "gradients were computed outside"),
-    ({"before": sleeping}, "flags", 5, 6, "1 layers were in evaluation mode and not 0"),
+    ({"before": sleeping}, "flags", 5, 4, "1 layers were in evaluation mode and not 0"),
     ({"context": lambda _: torch.autocast("cpu", torch.bfloat16)}, "autocast", 0, 2 * STEPS, "autocast was 1, not 0"),
     ({"updates": lambda step: int(step != 4)}, "updates", 4, 1, "stepped 0 times and not 1, as usual"),
     ({"updates": lambda step: 2 if step == 4 else 1}, "updates", 4, 1, "stepped 2 times"),
@@ -419,6 +419,17 @@ def test_each_defect_is_found_with_its_step_and_its_cause(
     assert (found.step, found.times) == (step, times), found
     told, = (item.words for item in find_contradictions([made.ledger.facts()]) if item.what == kind)
     assert words in told and told.startswith("rank 0: ")
+
+
+def test_three_steps_of_a_doubling_are_drawn_and_the_weights_are_held_after_one(loop: Callable[..., Loop]) -> None:
+    ledger = loop().ledger
+    assert ledger.begin_block(0, FIRST_WATCHED - 2) == (set(), set()), "the gate compares these"
+    drawn, held = ledger.begin_block(FIRST_WATCHED - 1, 4 * FIRST_WATCHED - 2)
+    for begin in (FIRST_WATCHED, 2 * FIRST_WATCHED):
+        doubling = {*range(begin - 1, 2 * begin - 1)}
+        assert len({*drawn} & doubling) == DRAWN and len({*held} & doubling) == 1
+    assert {*held} < {*drawn} < {*range(FIRST_WATCHED - 1, 4 * FIRST_WATCHED - 1)}
+    assert {*ledger.begin_block(FIRST_WATCHED - 1, 2 * FIRST_WATCHED - 2)[0]} < {*drawn}, "a block draws no others"
 
 
 @pytest.mark.parametrize(("change", "words"), [

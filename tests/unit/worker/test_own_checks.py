@@ -16,12 +16,13 @@ from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
 from repro.engines.precisions import Bf16Master, Fp16Master, Fp32
 from repro.seams.training import Held, TrainingParts
-from repro.seams.workload import call_model
+from repro.seams.workload import WholeSet, call_model
 from repro.worker import weights as weights_module
+from repro.worker.evaluation import Evaluated, OwnModel
 from repro.worker.gate.model import prepare
 from repro.worker.gate.trace import LEAST_RATE, SPIKE, STEPS, measured_steps
 from repro.worker.gate.worker import batch_hashes
-from repro.worker.report.final_checks import Capture, assemble
+from repro.worker.report.final_checks import Capture, Captured, _evaluate_again, assemble
 from repro.worker.weights import describe_held, tensor_sums, wide_share, with_others
 
 torch = pytest.importorskip("torch")
@@ -241,3 +242,34 @@ def parts_of(model: Any) -> TrainingParts:
 
     batch = torch.arange(6.0).reshape(2, 3), torch.ones(2, 1)
     return TrainingParts(model, torch.nn.functional.mse_loss, {}, unused, unused, lambda n: batch, unused)
+
+
+@pytest.mark.parametrize("last", [4, 1])
+def test_an_evaluation_in_training_mode_is_named_and_one_that_fails_leaves_nothing_behind(last: int) -> None:
+    torch.manual_seed(1)
+    inputs, targets = torch.randn(8 + last, 5) + 1, torch.randint(2, (8 + last,))
+
+    def batches() -> list[Any]:
+        return [*zip(inputs.split(4), targets.split(4), strict=True)]
+
+    own: Any = object.__new__(OwnModel)  # of a model that is none of a trial
+    own.model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    own.functions = SimpleNamespace(scores={"f1": WholeSet(lambda outputs, _: float(outputs.square().mean()))})
+    own.numerics = SimpleNamespace(autocast=nullcontext, inputs=lambda value: value, outputs=lambda value: value)
+    own.load = lambda *_: None
+    choices = SimpleNamespace(stop=SimpleNamespace(metric="f1"), precision=SimpleNamespace(get=lambda _: Fp32()),
+                              workload=SimpleNamespace(get=lambda _: SimpleNamespace(ranges={})))
+    alone = SimpleNamespace(gather=lambda value: [value], total=lambda values: values)
+    context: Any = SimpleNamespace(session=alone, choices=choices)
+
+    def again(value: float) -> tuple[str, float | None]:
+        found = _evaluate_again(context, own, Captured(Evaluated(1, 8 + last, value), (), {}), {}, batches)
+        return found.like, found.own
+
+    right = again(0.0)[1]
+    training = 2.0 if last == 1 else own.score(batches(), "f1", training=True)[0] / (8 + last)
+    assert right is not None and training != right
+    own.model[1].reset_running_stats()
+    assert again(training) == ("training" if last == 4 else "", right)
+    own.model[1].reset_running_stats()
+    assert again(right) == ("", right), "a batch of one sample has no variance, so the last call ended in the middle"
