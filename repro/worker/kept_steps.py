@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OTHERS, OTHERS_FROM = ("evaluation", "pass"), 256
 """Why steps are kept that were not drawn, and the step from which on: few trials of fewer steps would repeat them."""
 MEMORY = 0.25
-"""Largest share of the free memory, for the copies of all ranks."""
+"""Largest share of the memory that is free before a trial, for the copies of all ranks."""
 
 
 def has_a_gradient(choices: TrainingConfig) -> bool:
@@ -79,6 +79,8 @@ class StepKeeper:
         self.follows_evaluation = False
         """The next step is the first one after a drawn evaluation."""
         self._kept: dict[str, KeptStep] = {}
+        # Before the clock starts: the kernel takes a fifth of a millisecond to tell.
+        self._limit = MEMORY * psutil.virtual_memory().available / self.processes
 
     @property
     def kept(self) -> Sequence[KeptStep]:
@@ -110,10 +112,9 @@ class StepKeeper:
         kept = KeptStep(step, map_tensors(batches, lambda tensor: tensor.detach().to("cpu", copy=True)),
                         held_or_full(self.session), self.session.buffers(), RandomStates(self.device))
         self._kept.pop(why, None)
-        limit = MEMORY * psutil.virtual_memory().available / self.processes
-        while self._kept and kept.size + sum(item.size for item in self._kept.values()) > limit:
+        while self._kept and kept.size + sum(item.size for item in self._kept.values()) > self._limit:
             del self._kept[next(iter(self._kept))]
-        if kept.size <= limit:
+        if kept.size <= self._limit:
             self._kept[why] = kept
 
     def end(self, why: str, loss: Any) -> None:

@@ -322,8 +322,8 @@ trial:
   engine: {kind: program, run: [sh, -c, "sleep $NAP"], files: [], environment: {NAP: "{t}", OMP_NUM_THREADS: "{t}"}}
   parameters: {t: 0.1}
   stop: {design: end}
-matrix: {parameters.t: [0.1, 0.3]}
-primary: {candidate: {parameters.t: 0.3}, baseline: {parameters.t: 0.1}}
+matrix: {parameters.t: [0.1, 1.0]}
+primary: {candidate: {parameters.t: 1.0}, baseline: {parameters.t: 0.1}}
 """
 
 

@@ -88,6 +88,8 @@ class TrainingLedger:
         self._writes: Writes | None = None
         self._first, self._counted_to = 0, 0
         """First step of this block, from 0; steps up to the newest reading of the writes."""
+        self._blocks = 0
+        """Those whose writes were compared."""
         self._options: Mapping[int, GroupOptions] = {}
         self._rule = job.optimizer
         self._started = False
@@ -139,6 +141,7 @@ class TrainingLedger:
         """End: what follows is no training."""
         self._started = False
         if self._writes is not None:
+            self._compare_tensors()
             self._writes.forget()
 
     def watch(self, session: Session) -> None:
@@ -276,11 +279,18 @@ class TrainingLedger:
         if self._writes is None or self._writes.learning:
             return
         steps, self._counted_to = self._totals["steps"] - self._counted_to, self._totals["steps"]
-        if (replaced := self._writes.replaced()) is not None:
-            self._note("replaced", 0, 0, of=replaced)
+        self._blocks += 1
+        if self._blocks & (self._blocks - 1) == 0:  # each costs as much as all readings; one that is replaced stays so
+            self._compare_tensors()
         other = self._writes.others(steps)
         if other is not None and sum(count > 0 for count in self._counts) == 1:  # else the number of updates tells it
             self._note("written", 0, 0, self._first, of=other)
+
+    def _compare_tensors(self) -> None:
+        """Note the tensors that others have taken the place of."""
+        assert self._writes is not None
+        if not self._writes.learning and (replaced := self._writes.replaced()) is not None:
+            self._note("replaced", 0, 0, of=replaced)
 
     def _counted(self) -> float | None:
         """Return the most steps that the optimizer counts in what it keeps of a tensor; None if it counts none."""

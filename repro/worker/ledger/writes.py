@@ -36,8 +36,14 @@ class _Watched:
     version: int
     own: bool
     """The optimizer steps or keeps it; False: an engine's copy for the forward pass."""
+    local: torch.Tensor | None
+    """The part of a divided tensor (`DTensor`) on this rank."""
     usual: int = 0
     """Writes of a step; 0: not known yet, or none."""
+
+    def read(self) -> int:
+        """Return how often it was written in place."""
+        return self.tensor._version + (self.local._version if self.local is not None else 0)
 
 
 LEARNED = 3
@@ -90,7 +96,7 @@ class Writes:
     def begin_again(self) -> None:
         """Take the versions as they are: a forward pass of an evaluation may write."""
         for item in self._watched:
-            item.version = version_of(item.tensor)
+            item.version = item.read()
 
     def replaced(self) -> Others | None:
         """Return the tensors that others have taken the place of; they are watched no longer."""
@@ -101,14 +107,14 @@ class Writes:
 
     def others(self, steps: int) -> Others | None:
         """Return the tensors that were written more often since the newest reading than so many steps write."""
-        found = [(item.name, version_of(item.tensor) - item.version, item.usual * steps) for item in self._watched]
-        self.begin_again()
-        # Fewer are none: a step may leave a parameter, and what is kept of it, alone.
-        more = [(name, writes, most) for name, writes, most in found if writes > most]
+        more = list[tuple[str, int, int]]()
+        for item in self._watched:
+            writes, most, item.version = (now := item.read()) - item.version, item.usual * steps, now
+            if writes > most:  # fewer are none: a step may leave a parameter, and what is kept of it, alone
+                more.append((item.name, writes, most))
         if not more:
             return None
-        names, writes, most = zip(*more, strict=True)
-        return Others(names[0], len(names), sum(writes), sum(most))
+        return Others(more[0][0], len(more), sum(writes for _, writes, _ in more), sum(most for *_, most in more))
 
     def _find(self) -> list[_Watched]:
         """Return the model's trained parameters, the optimizer's, and what it keeps of each."""
@@ -119,21 +125,21 @@ class Writes:
         kept = {item: state for item, state in self._optimizer.state.items() if isinstance(item, torch.Tensor)}
         stepped = {id(item): item for item in (*kept, *(
             item for group in self._optimizer.param_groups for item in group["params"]))}
-        found = [_Watched(names[id(item)], item, version_of(item), own=False)
+        found = [_watched(names[id(item)], item, own=False)
                  for item in self._model.parameters() if item.requires_grad and id(item) not in stepped]
         for place, (key, parameter) in enumerate(stepped.items()):
             name, state = names.get(key, f"{STEPPED}{place}"), kept.get(parameter)
-            found.append(_Watched(name, parameter, version_of(parameter), own=True))
-            found += [_Watched(f"{what} of {name}", value, version_of(value), own=True)
+            found.append(_watched(name, parameter, own=True))
+            found += [_watched(f"{what} of {name}", value, own=True)
                       for what, value in (state.items() if isinstance(state, Mapping) else ())
                       if isinstance(value, torch.Tensor)]
         return found
 
 
-def version_of(tensor: torch.Tensor) -> int:
-    """Return how often a tensor was written in place; of a divided one (`DTensor`) also its part on this rank."""
-    local = getattr(tensor, "_local_tensor", None)
-    return tensor._version + (local._version if local is not None else 0)
+def _watched(name: str, tensor: torch.Tensor, *, own: bool) -> _Watched:
+    found = _Watched(name, tensor, 0, own, getattr(tensor, "_local_tensor", None))
+    found.version = found.read()
+    return found
 
 
 class GroupOptions(NamedTuple):
