@@ -362,9 +362,8 @@ class OtherStep(Worded):
     def _likely(self, stateful: str, of_update: str) -> str:
         found = self.what in ("loss", "gradient") and self.place is not None
         if self.like == "multiples":
-            factor = factor_cause(self.ratio, self.processes, self.accumulation, exact=True) if (
-                self.what == "gradient") else (
-                f"{self.ratio:.4g} times it")
+            factor = (factor_cause(self.ratio, self.processes, self.accumulation, exact=True)
+                      if self.what == "gradient" else f"{self.ratio:.4g} times it")
             return f"{factor}; each tensor is a multiple of the right one, {self._range()}"
         if self.like and not (self.like == "masks" and found):
             words = LIKE.get(self.like, f"it is that of {self.like} alone").format(self._shares())

@@ -31,7 +31,7 @@ def like_score(
         total, count = session.total([float(value) for value in each])
         found[name] = (total, int(count) if int(count) == samples else 0)
     each_rank: list[tuple[float, int]] = session.gather(mine)
-    # The last ones: a share of right classes on half of the samples equals another one by chance in one case of ten.
+    # The last ones: the share of right classes among half of the samples may equal another one by chance.
     found |= {f"rank {rank}": value for rank, value in enumerate(each_rank) if len(each_rank) > 1}
     return next((name for name, (total, count) in found.items()
                  if count and abs(total / count - reported) < SAME_SCORE * abs(reported)), "")

@@ -109,6 +109,7 @@ class Worst:
         for square in self.squares.values():
             total.update(square)
         differing = [row[0] for row in self.rows if row[1] > SUSPECT * (row[2] + least)]
+        few = len(differing) < len(self.rows)
         # Numbers of one size, as in the first update of Adam, are cut and multiplied alike.
         kinds = sorted(total, key=lambda kind: (kind in {*self.factors, "cut"}, kind == "cut", total[kind], kind))
         both = total, self.squares.get(name, total)  # it explains all tensors together and the one that is named
@@ -118,13 +119,11 @@ class Worst:
             shares = self._shares(total[""])
             like = ("gradient" if self.what == "update" else "parts") if shares else ""
         elif like in self.factors:
-            factors, some = self.factors[like], len(differing) < len(self.rows)
-            every = factors + [1.0] * some
-            shares = (short(min(every)), short(max(every)))
-            if like != "follows" and not some and np.ptp(factors) < ALIKE * max(map(abs, factors)):  # one for all
+            factors = self.factors[like] + [1.0] * few
+            shares = (short(min(factors)), short(max(factors)))
+            if like != "follows" and not few and np.ptp(factors) < ALIKE * max(map(abs, factors)):  # one for all
                 like, shares = ("gradient", (short(float(np.median(factors))),)) if like == "gradients" else ("", ())
         until = differing[-1] if differing and differing[-1] != self.rows[-1][0] else ""
-        few = len(differing) < len(self.rows)
         return [Apart(what=self.what, name=name, apart=short(apart / (norm + least)),
                       ratio=short(along / max(norm**2, 1e-300)), like=like, shares=shares, until=until,
                       differ=len(differing) * few, differing=tuple(differing[:MOST_NAMES * few]))]
