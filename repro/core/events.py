@@ -57,7 +57,7 @@ class Event:
         return f"{TOKEN}{json.dumps(body, allow_nan=False)}\n"
 
 
-FLUSH_NS = 2 * 10**9
+FLUSH_NS = 5 * 10**9
 """Least time between two writes of `flush_if_due`, nanoseconds."""
 
 

@@ -164,10 +164,11 @@ class TimedSteps:
 
     def _watch_weights(self, ledger: TrainingLedger) -> None:
         """Give the ledger the weights that are held after a drawn step and before the next one, off the clock."""
-        self.traffic.add(self.session.traffic(), training=True)
-        with self.context.clock.watch.phase("logging"), self.session.evaluated():
-            ledger.hold(held_or_full(self.session))
-        self.session.traffic()  # what was sent for it is none of the trial's
+        with self.context.clock.watch.phase("logging"):
+            self.traffic.add(self.session.traffic(), training=True)
+            with self.session.evaluated():
+                ledger.hold(held_or_full(self.session))
+            self.session.traffic()  # what was sent for it is none of the trial's
         self.timer.exclude_pause()
 
     def _kept_step(self, why: str, batches: Sequence[Batch], rate: float) -> Any:
@@ -183,10 +184,10 @@ class TimedSteps:
 
     @contextmanager
     def _paused(self) -> Iterator[None]:
-        self.traffic.add(self.session.traffic(), training=True)
         with self.context.clock.watch.phase("logging"), self.timer.paused():
+            self.traffic.add(self.session.traffic(), training=True)
             yield
-        self.session.traffic()
+            self.session.traffic()
 
     def _log_weights_hash(self, log: EventLog) -> None:
         """Log the hash of the weights; all ranks take part, and the time counts as logging, not as training."""
@@ -219,7 +220,7 @@ def read_losses(losses: Sequence[Any]) -> list[float]:
 
         return [float(loss) for loss in torch.stack([loss.detach().reshape(()) for loss in losses]).tolist()]
     # An engine may return numbers.
-    return [float(loss.detach() if hasattr(loss, "detach") else loss) for loss in losses]
+    return [float(loss.item() if hasattr(loss, "item") else loss) for loss in losses]
 
 
 def write_steps(

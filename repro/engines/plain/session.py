@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,17 @@ class TorchSession(Session):
 
     def trained(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Return names and parameters that are trained, in the model's order."""
-        return [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        return [(name, parameter) for name, module, key in self._places
+                if (parameter := module._parameters.get(key)) is not None and parameter.requires_grad]
+
+    @cached_property
+    def _places(self) -> list[tuple[str, torch.nn.Module, str]]:
+        """The name of each parameter, the module that has it, and its name there: a walk through all modules costs a
+        tenth of a millisecond, also while the clock runs."""
+        known = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        return [(name, module, key) for prefix, module in self.model.named_modules()
+                for key, parameter in module._parameters.items()
+                if known.get(id(parameter)) == (name := f"{prefix}.{key}" if prefix else key)]
 
     def micro_loss(self, batch: Batch) -> torch.Tensor:
         """Return the mean loss of one micro-batch, float32."""

@@ -53,7 +53,8 @@ class KeptBatches:
             yield "targets", unlike(self.targets, targets)
 
     def forget_seen(self) -> None:
-        self.versions = self.versions[:sum(1 for _ in tensors_in(self.dealt))]
+        if not self.as_dealt:
+            self.versions = self.versions[:sum(1 for _ in tensors_in(self.dealt))]
         self.inputs, self.targets = [], []
 
     def note_versions(self, call: Any) -> None:

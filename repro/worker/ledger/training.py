@@ -31,6 +31,8 @@ FIRST_WATCHED = 64
 few steps even few copies would be a share of its time."""
 DRAWN = 3
 """Steps of each doubling that are drawn: one alone misses every second defect that lasts half of a doubling."""
+DOUBLINGS = 32
+"""As many as a trial may have; drawn before it, because a generator costs a tenth of a millisecond of its clock."""
 
 
 CLOCK_SHARE = 1e-3
@@ -66,7 +68,7 @@ class TrainingLedger:
 
         # In every step between two kernels, and so from cold caches: no import, no generator, few calls and counters.
         self._grad_enabled, self._autocast_enabled = torch.is_grad_enabled, torch.is_autocast_enabled
-        self._streams, self._device = streams, job.device.partition(":")[0]
+        self._device = job.device.partition(":")[0]
         self._parts, self._model, self._loss = parts, parts.model, parts.loss
         self._autocast = job.precision.autocast is not None
         self._scaled = job.precision.loss_scaling is not None
@@ -100,8 +102,8 @@ class TrainingLedger:
         """Samples of a micro-batch, and of a step: every one is full."""
         self._passed = [True, True]
         """Inputs, and targets, were the dealt objects so far, so a comparison of objects finds others."""
-        self._drawn: dict[int, list[int]] = {}
-        """First step, from 1, of a doubling -> the drawn ones, from 0, in the order in which they were drawn."""
+        self._drawn = [_drawn_steps(streams, 1 << power) for power in range(DOUBLINGS)]
+        """Of each doubling the drawn steps, from 0, in the order in which they were drawn."""
         self._comparing: Collection[int] = ()
         """Steps of this block that are compared."""
         self._waiting: list[KeptBatches] = []
@@ -162,7 +164,7 @@ class TrainingLedger:
         if self._writes is not None:
             self._first, self._counted_to = first, self._totals["steps"]
             self._writes.begin_again()
-        one = {*drawn} & {steps[0] for steps in self._drawn.values()}
+        one = {*drawn} & {steps[0] for steps in self._drawn}
         # The first step of a block follows an evaluation, and the last one is behind the value that is found next.
         self._comparing = {first, last, *one}  # batches stay in memory until the block ends, so of a doubling one
         late = {step for step in drawn if step + 1 >= FIRST_WATCHED}
@@ -280,7 +282,8 @@ class TrainingLedger:
             return
         steps, self._counted_to = self._totals["steps"] - self._counted_to, self._totals["steps"]
         self._blocks += 1
-        if self._blocks & (self._blocks - 1) == 0:  # each costs as much as all readings; one that is replaced stays so
+        # One that is replaced stays so until `stop` looks, and a look costs as much as ten readings.
+        if self._blocks > 2 and self._blocks & (self._blocks - 1) == 0:
             self._compare_tensors()
         other = self._writes.others(steps)
         if other is not None and sum(count > 0 for count in self._counts) == 1:  # else the number of updates tells it
@@ -514,12 +517,14 @@ class TrainingLedger:
 
     def _drawn_steps(self, first: int, last: int) -> list[int]:
         """Return the drawn steps of all doublings that are among the steps `first` to `last`, from 0."""
-        begins = [1 << power for power in range((first + 1).bit_length() - 1, (last + 1).bit_length())]
-        for begin in begins:
-            if begin not in self._drawn:  # drawn once: a generator costs a tenth of a millisecond
-                chosen = self._streams.generator("ledger-step", begin).choice(begin, min(begin, DRAWN), replace=False)
-                self._drawn[begin] = [begin - 1 + int(place) for place in chosen]
-        return [step for begin in begins for step in self._drawn[begin] if first <= step <= last]
+        doublings = self._drawn[(first + 1).bit_length() - 1:(last + 1).bit_length()]
+        return [step for steps in doublings for step in steps if first <= step <= last]
+
+
+def _drawn_steps(streams: Streams, begin: int) -> list[int]:
+    """Return the drawn steps, from 0, of the doubling that begins with the step `begin`, from 1."""
+    chosen = streams.generator("ledger-step", begin).choice(begin, min(begin, DRAWN), replace=False)
+    return [begin - 1 + int(place) for place in chosen]
 
 
 class _Early:

@@ -7,7 +7,7 @@ What is written through `tensor.data` raises no version.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -81,7 +81,7 @@ class Writes:
         if not updated:
             self.forget()
             return
-        found = self._find()
+        found = self._find([*self._model.named_parameters()])
         if self._left < LEARNED:
             kept = {id(item.tensor): item for item in self._watched}
             found = [item for item in found if id(item.tensor) in kept]
@@ -100,7 +100,8 @@ class Writes:
 
     def replaced(self) -> Others | None:
         """Return the tensors that others have taken the place of; they are watched no longer."""
-        now = {id(item.tensor) for item in self._find()} | {id(item) for item in self._model.parameters()}
+        named = [*self._model.named_parameters()]
+        now = {id(item.tensor) for item in self._find(named)} | {id(item) for _, item in named}
         gone = [item for item in self._watched if id(item.tensor) not in now]
         self._watched = [item for item in self._watched if id(item.tensor) in now]
         return Others(gone[0].name, len(gone)) if gone else None
@@ -116,17 +117,21 @@ class Writes:
             return None
         return Others(more[0][0], len(more), sum(writes for _, writes, _ in more), sum(most for *_, most in more))
 
-    def _find(self) -> list[_Watched]:
-        """Return the model's trained parameters, the optimizer's, and what it keeps of each."""
+    def _find(self, named: Sequence[tuple[str, torch.nn.Parameter]]) -> list[_Watched]:
+        """Return the model's trained parameters, the optimizer's, and what it keeps of each.
+
+        Args:
+            named: the parameters of the model: a walk through its modules costs more than all else here.
+        """
         import torch
 
-        names = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        names = {id(parameter): name for name, parameter in named}
         # DeepSpeed empties the groups between two steps; some rules keep other things beside what they keep of tensors.
         kept = {item: state for item, state in self._optimizer.state.items() if isinstance(item, torch.Tensor)}
         stepped = {id(item): item for item in (*kept, *(
             item for group in self._optimizer.param_groups for item in group["params"]))}
-        found = [_watched(names[id(item)], item, own=False)
-                 for item in self._model.parameters() if item.requires_grad and id(item) not in stepped]
+        found = [_watched(name, item, own=False)
+                 for name, item in named if item.requires_grad and id(item) not in stepped]
         for place, (key, parameter) in enumerate(stepped.items()):
             name, state = names.get(key, f"{STEPPED}{place}"), kept.get(parameter)
             found.append(_watched(name, parameter, own=True))

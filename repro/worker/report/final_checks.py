@@ -39,7 +39,8 @@ class Capture:
     def __init__(self, context: TrialContext) -> None:
         self.context = context
         self.enabled = context.parts is not None
-        self.streams = Streams(context.trial.master_seed, context.trial.repeat)
+        self.drawn = _drawn_evaluations(Streams(context.trial.master_seed, context.trial.repeat))
+        """Their numbers; drawn before the trial, because a generator costs a tenth of a millisecond of its clock."""
         self.newest: Captured | None = None
         self.crossing: Captured | None = None
         """The evaluation that reached the target first, if further ones must confirm it."""
@@ -49,11 +50,7 @@ class Capture:
 
     def is_drawn(self, number: int) -> bool:
         """Return True for the first evaluation, one drawn of the six after it, and then one of each doubling."""
-        if not self.enabled:
-            return False
-        first = 1 << (number.bit_length() - 1)
-        first, count = (2, 6) if 1 < number < 8 else (first, first)
-        return number == first + int(self.streams.generator("captured-evaluation", first).integers(count))
+        return self.enabled and number in self.drawn
 
     def before(self) -> None:
         """Keep the weights that are about to be evaluated: on this clock a copy costs less than its hash."""
@@ -78,6 +75,12 @@ class Capture:
         if self.enabled and evaluated is not None:
             with self.context.session.evaluated():
                 self.crossing = Captured(evaluated, held_or_full(self.context.session), self.context.session.buffers())
+
+
+def _drawn_evaluations(streams: Streams) -> frozenset[int]:
+    doublings = [(1, 1), (2, 6), *((1 << power, 1 << power) for power in range(3, 32))]
+    return frozenset(first + int(streams.generator("captured-evaluation", first).integers(count))
+                     for first, count in doublings)
 
 
 def _differ(before: Sequence[Held], after: Sequence[Held]) -> bool:
