@@ -9,14 +9,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from repro.core import devices
 from repro.core.random_streams import Streams
-from repro.record.log.facts import Cause, LedgerNote, NoteKind, RankLedger, WeightsAt
+from repro.record.log.facts import Cause, NoteKind, RankLedger, WeightsAt
 from repro.seams.training import Batch, Held, Job, Session, TrainingParts
 from repro.seams.workload import tensors_in
+from repro.worker.ledger.notes import Note, Notes
 from repro.worker.ledger.seen import KeptBatches, Step, Unlike, same_tensors, unlike
 from repro.worker.ledger.writes import GroupOptions, Others, Writes, options_of_groups
 from repro.worker.weights import checksum_held
@@ -37,22 +38,6 @@ DOUBLINGS = 32
 
 CLOCK_SHARE = 1e-3
 """Largest difference between a trial's clock and the kernel's, as a share of the time: both are the same clock."""
-
-
-@dataclass(slots=True)
-class _Note:
-    """The first step that contradicts the ledger in one way, and how often one does."""
-
-    step: int
-    found: float
-    wanted: float
-    times: int = 1
-    cause: Cause = ""
-    name: str = ""
-    """Of a tensor, or an option."""
-    tensors: int = 0
-    until: int = 0
-    """The first such step is this one at the latest."""
 
 
 class TrainingLedger:
@@ -116,9 +101,9 @@ class TrainingLedger:
         self._undrawn = self._generator_state()
         """Before the first step."""
         self._weights: list[WeightsAt] = []
-        self._notes: dict[NoteKind, _Note] = {}
+        self._notes = Notes()
         self._totals = {"steps": 0, "forwarded": 0, "losses": 0, "compared": 0}
-        self._counts: dict[int, _Note] = {}
+        self._counts: dict[int, Note] = {}
         """Updates in a step -> the first such step, and how many there are."""
         self._usual, self._alike = -1, 0
         """Updates in the newest step that was counted alone, and the steps since then that saw as many and all samples:
@@ -198,7 +183,7 @@ class TrainingLedger:
         if now.lost != self._dealt:
             self._note("loss", now.lost, self._dealt)
         if (known := self._counts.get(now.updates)) is None:
-            self._counts[now.updates] = _Note(now.number, now.updates, 0)
+            self._counts[now.updates] = Note(now.number, now.updates, 0)
         else:
             known.times += 1
         self._usual = now.updates
@@ -353,38 +338,36 @@ class TrainingLedger:
 
     def facts(self) -> RankLedger:
         """Return what this rank saw."""
-        totals, notes = self._totals, dict(self._notes)
-        for watched, kind in (("forwarded", "samples"), ("losses", "loss")):
-            if not totals[watched]:  # an engine that calls another model, or computes the loss itself, is not watched
-                notes.pop(kind, None)  # type: ignore[call-overload]  # a literal
+        totals, more = self._totals, dict[NoteKind, Note]()
+        # An engine that calls another model, or computes the loss itself, is not watched.
+        without = [kind for watched, kind in (("forwarded", "samples"), ("losses", "loss")) if not totals[watched]]
         usual = max(self._counts.values(), key=lambda note: note.times, default=None)
         if usual is not None and usual.found:
             other = [note for count, note in self._counts.items() if note is not usual and (count or not self._scaled)]
             if other:  # a step without an update is one whose scaled gradients overflowed
                 first = min(other, key=lambda note: note.step)
-                notes["updates"] = _Note(first.step, first.found, usual.found, sum(note.times for note in other))
+                more["updates"] = Note(first.step, first.found, usual.found, sum(note.times for note in other))
         updated, counted = sum(note.times for count, note in self._counts.items() if count), self._counted()
         most = sum(count * note.times for count, note in self._counts.items())
         # Fused kernels step, and do not count, where scaled gradients overflow.
         least = 0 if self._scaled else updated
         if updated and counted is not None and not least <= counted <= most:
-            notes["counted"] = _Note(self._step.number, counted, updated)
-        return RankLedger(**totals, updates=int(usual.found) if usual else 0, weights=tuple(self._weights), notes=tuple(
-            LedgerNote(kind=kind, step=note.step, times=note.times, found=note.found, wanted=note.wanted,
-                       cause=note.cause, name=note.name, tensors=note.tensors, until=max(note.until, note.step))
-            for kind, note in sorted(notes.items())))
+            more["counted"] = Note(self._step.number, counted, updated)
+        return RankLedger(**totals, updates=int(usual.found) if usual else 0, weights=tuple(self._weights),
+                          notes=self._notes.facts(without, more))
 
     def state(self) -> dict[str, Any]:
         """Return what a later attempt continues from (JSON-like)."""
-        return {"totals": dict(self._totals), "notes": _plain(self._notes), "counts": _plain(self._counts),
+        return {"totals": dict(self._totals), "notes": self._notes.state(),
+                "counts": {str(count): [*astuple(note)] for count, note in self._counts.items()},
                 "weights": [item.model_dump() for item in self._weights]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
         self._totals = dict(state["totals"])
         self._weights = [WeightsAt.model_validate(item) for item in state["weights"]]
-        self._notes = {kind: _Note(*values) for kind, values in state["notes"].items()}
-        self._counts = {int(count): _Note(*values) for count, values in state["counts"].items()}
+        self._notes.restore(state["notes"])
+        self._counts = {int(count): Note(*values) for count, values in state["counts"].items()}
 
     # ---- hooks
 
@@ -498,22 +481,17 @@ class TrainingLedger:
             self._passed[place] = False  # the engine casts, copies or joins; kept steps are compared
         else:
             kind: NoteKind = "targets" if place else "inputs"
-            how = unlike([seen], [dealt]) if kind not in self._notes else Unlike(self._notes[kind].cause)
+            cause = self._notes.cause(kind)
+            how = unlike([seen], [dealt]) if cause is None else Unlike(cause)
             self._note(kind, how.found, how.wanted, cause=how.cause)
 
     def _note(
         self, kind: NoteKind, found: float, wanted: float, step: int | None = None, cause: Cause = "",
         of: Others | None = None,
     ) -> None:
-        at, known = self._step.number if step is None else step, self._notes.get(kind)
-        if known is None:
-            of = of or Others("", 0, found, wanted)
-            until = self._step.number if kind == "written" else at
-            self._notes[kind] = _Note(at, float(of.found), float(of.wanted), 1, cause, of.name, of.tensors, until)
-        else:
-            # The second rate tells that of the step before from that of the first one; later ones must have this cause.
-            known.cause = cause if cause == known.cause or (kind == "rate" and known.times == 1) else ""
-            known.times, known.step = known.times + 1, min(known.step, at)
+        """Note a step that contradicts the ledger; the newest one if `step` is None."""
+        now = self._step.number
+        self._notes.add(kind, now if step is None else step, found, wanted, cause, of, now if kind == "written" else 0)
 
     def _drawn_steps(self, first: int, last: int) -> list[int]:
         """Return the drawn steps of all doublings that are among the steps `first` to `last`, from 0."""
@@ -569,7 +547,3 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     return torch.equal(one, other) or torch.equal(
         *(tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other)))
-
-
-def _plain(notes: Mapping[Any, _Note]) -> dict[str, list[Any]]:
-    return {str(key): [*astuple(note)] for key, note in notes.items()}
