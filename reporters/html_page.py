@@ -17,7 +17,7 @@ from repro.compare.findings import Findings, findings
 from repro.core import registry
 from repro.core.files import write_text
 from repro.record.folder.store import Record
-from repro.record.result.remarks import OBSERVER_LIMIT
+from repro.record.result.result_warnings import OBSERVER_LIMIT
 from repro.reporting import Reporter
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.metrics import METRICS

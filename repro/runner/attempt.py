@@ -26,7 +26,8 @@ from repro.record.hopeless import HopelessRule
 from repro.record.log.reading import follow_log, log_damage, read_log
 from repro.record.log.schema import Evaluation, RunStart, SystemSample
 from repro.record.result.parts import Energy
-from repro.record.result.remarks import OutOfTime, Reason, stated
+from repro.record.result.reasons import OutOfTime, Reason
+from repro.record.result.remarks import stated
 from repro.record.result.results import Result
 from repro.record.result.status import INTERRUPTED, NOT_LAUNCHED, REFUSED, STARTED, WASHED_OUT, meaning
 from repro.runner.context import RunContext

@@ -11,7 +11,7 @@ from repro.compare.evidence.stage import Stage
 from repro.record.folder.ledger import Look, append_line
 from repro.record.folder.resume import failed_starts, may_run_again
 from repro.record.folder.store import Record, read_record
-from repro.record.result.remarks import RankFailed
+from repro.record.result.reasons import RankFailed
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.runner.attempt import TrialStarter

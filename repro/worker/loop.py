@@ -18,7 +18,7 @@ from repro.record.log.schema import (
     RunStart,
     RunStop,
 )
-from repro.record.result.remarks import Resumed
+from repro.record.result.result_warnings import Resumed
 from repro.worker.checkpoints import CheckpointWriter, refuse_foreign_state, save_checkpoint
 from repro.worker.clock import Stamp, kernel_ns
 from repro.worker.control_counters import read_controller

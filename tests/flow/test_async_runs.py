@@ -12,7 +12,7 @@ import pytest
 from repro.core.events import read_events
 from repro.record.folder.store import Record, read_record
 from repro.record.result.parts import Protocol
-from repro.record.result.remarks import WorkersLost
+from repro.record.result.result_warnings import WorkersLost
 from repro.record.result.results import Result
 from tests.commands import command
 from tests.plans import suite

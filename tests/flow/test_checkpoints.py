@@ -26,7 +26,7 @@ from repro.record.environment import environment
 from repro.record.folder.checkpoint import Checkpoints
 from repro.record.folder.index import file_sha256
 from repro.record.folder.store import Record
-from repro.record.result.remarks import CheckpointsSkipped
+from repro.record.result.result_warnings import CheckpointsSkipped
 from repro.record.result.results import Result
 from repro.runner import preflight
 from repro.runner.context import Options

@@ -17,7 +17,8 @@ from repro.core.files import write_model
 from repro.record.folder import index, resume
 from repro.record.folder.resume import trials_to_run
 from repro.record.folder.store import read_record
-from repro.record.result.remarks import SlowLogging, Stated, Worded
+from repro.record.result.remarks import Stated, Worded
+from repro.record.result.result_warnings import SlowLogging
 from repro.record.result.status import meaning
 
 RECORDS = Path(__file__).parents[2] / "docs" / "gallery" / "records"

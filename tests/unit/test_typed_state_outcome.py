@@ -11,7 +11,8 @@ from repro.core.events import Event
 from repro.record.derive.derive import damaged_log, derive
 from repro.record.log.reading import MalformedEvent, Recorded, interpret
 from repro.record.log.schema import RunStart, RunStop
-from repro.record.result.remarks import LogDamaged, Worded, stated
+from repro.record.result.reasons import LogDamaged
+from repro.record.result.remarks import Worded, stated
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.worker.stop_rule import Progress, decide

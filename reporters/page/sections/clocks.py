@@ -9,7 +9,7 @@ from repro.compare import PAIRED_HASHES
 from repro.compare.findings import Findings, findings
 from repro.core.numbers import known_median, plain_sum
 from repro.record.folder.store import Record
-from repro.record.result.remarks import CONSERVATION_TOLERANCE, LOGGING_LIMIT, OTHER_SHARE
+from repro.record.result.result_warnings import CONSERVATION_TOLERANCE, LOGGING_LIMIT, OTHER_SHARE
 from repro.record.result.results import LOST, PHASES, Result
 from repro.tables.tables import Table
 from repro.tables.text import seconds

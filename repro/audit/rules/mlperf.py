@@ -9,7 +9,7 @@ from collections import Counter
 
 from repro.audit.rules.facts import CellFacts, Facts
 from repro.audit.rules.rule import ALWAYS, Judged, Rule, count, join, lacks, many
-from repro.record.result.remarks import CONSERVATION_TOLERANCE
+from repro.record.result.result_warnings import CONSERVATION_TOLERANCE
 from repro.record.result.status import INTERRUPTED, LOST, meaning
 
 SOURCE = "MLPerf Training rules"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from repro.compare.evidence.pairing import Observed
-from repro.record.result.remarks import Resumed
+from repro.record.result.result_warnings import Resumed
 from repro.record.result.results import Bracket, Point
 from repro.suite.metrics import METRICS
 

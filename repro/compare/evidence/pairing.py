@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from repro.compare.figures import Pair
 from repro.core.numbers import plain_sum
-from repro.record.result.remarks import Resumed
+from repro.record.result.result_warnings import Resumed
 from repro.record.result.results import Bracket, Measured, Point, figure
 from repro.record.result.status import meaning
 from repro.suite.metrics import MetricSpec

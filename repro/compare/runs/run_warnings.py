@@ -14,7 +14,7 @@ from repro.compare.evidence.repeated import repeated_cells
 from repro.record.environment.nodes import BUSY
 from repro.record.folder import index
 from repro.record.folder.store import Record
-from repro.record.result.remarks import SlowLogging, Warned
+from repro.record.result.result_warnings import SlowLogging, Warned
 from repro.record.result.results import Result
 
 SHOWN = 3

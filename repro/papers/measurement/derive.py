@@ -9,7 +9,8 @@ from repro.record.derive.training_figures import MIB, memory_figures, read_traff
 from repro.record.derive.trial_log import TrialLog, common_fields, read_init_seconds, read_status
 from repro.record.log import schema
 from repro.record.result.parts import Operation, Traffic
-from repro.record.result.remarks import CheckFailed, LongInitialisation, OtherOperations, Reason, Unlike, init_excess
+from repro.record.result.reasons import CheckFailed, OtherOperations, Reason, Unlike
+from repro.record.result.result_warnings import LongInitialisation, init_excess
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.seams.launching import LaunchResult

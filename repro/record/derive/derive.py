@@ -21,15 +21,9 @@ from repro.record.log import schema
 from repro.record.log.reading import Recorded
 from repro.record.log.schema import BlockStart, BlockStop, EvalStart, EvalStop
 from repro.record.result.parts import Energy
-from repro.record.result.remarks import (
-    OBSERVER_LIMIT,
-    BusyTracker,
-    EnergyOfLastAttempt,
-    LogDamaged,
-    NoSuccess,
-    Silent,
-    Stated,
-)
+from repro.record.result.reasons import LogDamaged, NoSuccess, Silent
+from repro.record.result.remarks import Stated
+from repro.record.result.result_warnings import OBSERVER_LIMIT, BusyTracker, EnergyOfLastAttempt
 from repro.record.result.results import Point, Result
 from repro.record.result.status import meaning
 from repro.seams.launching import LaunchResult

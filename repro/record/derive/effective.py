@@ -6,21 +6,18 @@ from collections.abc import Mapping, Sequence
 
 from repro.core.machine import rank_threads
 from repro.record.log.facts import Apart, FinalFacts, LedgerNote, RankLedger, StepAgain, StepsAgain
-from repro.record.result.remarks import (
-    GAP_SHARE,
-    BlockGap,
+from repro.record.result.reasons import (
     Contradicted,
     MovedByEvaluation,
     NarrowMasters,
-    NotChecked,
     OtherEvaluation,
     OtherScore,
     OtherStep,
     RankWeightsDiffer,
     Reason,
-    SlowEvaluation,
     Unlike,
 )
+from repro.record.result.result_warnings import GAP_SHARE, BlockGap, NotChecked, SlowEvaluation
 from repro.record.result.step_causes import EXACT, EXPLAINED, Place
 from repro.seams.training import BACKEND, Comm, Engine, Optimizer, Precision, Preconditioner, Workload
 from repro.suite.kinds import training_options as model_options

@@ -36,7 +36,8 @@ from repro.record.derive.trial_log import (
 )
 from repro.record.log import schema
 from repro.record.result.parts import Protocol
-from repro.record.result.remarks import (
+from repro.record.result.reasons import NoSuccess, OtherData, Reason, ShortEvaluation
+from repro.record.result.result_warnings import (
     CONSERVATION_TOLERANCE,
     LOGGING_LIMIT,
     OTHER_SHARE,
@@ -44,11 +45,7 @@ from repro.record.result.remarks import (
     ClockBackwards,
     CompiledLate,
     LongInitialisation,
-    NoSuccess,
     NotChecked,
-    OtherData,
-    Reason,
-    ShortEvaluation,
     SlowLogging,
     StepsMissing,
     Unassigned,

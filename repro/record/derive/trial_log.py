@@ -11,7 +11,9 @@ from repro.record.log import schema
 from repro.record.log.event import LogEvent
 from repro.record.log.facts import FinalFacts
 from repro.record.log.reading import Recorded
-from repro.record.result.remarks import NoStop, OutOfTime, RankFailed, Reason, Silent, init_excess, stated
+from repro.record.result.reasons import NoStop, OutOfTime, RankFailed, Reason, Silent
+from repro.record.result.remarks import stated
+from repro.record.result.result_warnings import init_excess
 from repro.record.result.results import Bracket, Point
 from repro.record.result.status import Status
 from repro.seams.launching import LaunchResult, RankEnd

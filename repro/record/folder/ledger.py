@@ -17,7 +17,8 @@ from repro.core.errors import OutputError
 from repro.core.files import LATEST_MS, Model, read_bounded, refuse_absurd
 from repro.core.frozen import Frozen
 from repro.record.environment.differences import DifferenceKind
-from repro.record.result.remarks import Reason, joined
+from repro.record.result.reasons import Reason
+from repro.record.result.remarks import joined
 from repro.record.result.status import STARTED
 
 MAX_LINES_BYTES = 64 << 20

@@ -14,7 +14,7 @@ from repro.core.errors import OutputError, one_line
 from repro.core.events import TOKEN, Event, complete_lines, follow, parse_line
 from repro.record.log.event import LogEvent
 from repro.record.log.schema import KINDS, CacheClear, EffectiveSettings
-from repro.record.result.remarks import LogDamaged
+from repro.record.result.reasons import LogDamaged
 
 DAMAGED = "a damaged line"
 WHOLE_LOG = CacheClear.key, EffectiveSettings.key

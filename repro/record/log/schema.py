@@ -15,7 +15,7 @@ from repro.core.frozen import Frozen
 from repro.record.log.event import LogEvent, Series, Start, Stop, ValueEvent
 from repro.record.log.facts import FinalFacts, RankLedger, StepsAgain
 from repro.record.result.parts import Checked, Figured, Formula, Frames, LayerCost, Model, Protocol, RankTraffic
-from repro.record.result.remarks import Resumed
+from repro.record.result.result_warnings import Resumed
 
 
 class Bar(Frozen):

@@ -11,7 +11,9 @@ from pydantic_core import PydanticCustomError
 
 from repro.core.frozen import Frozen
 from repro.record.result.parts import Controller, Energy, LayerCost, Model, Network, Operation, Protocol, Traffic
-from repro.record.result.remarks import FAULTS, LogDamaged, Reason, Resumed, Warned, joined
+from repro.record.result.reasons import LogDamaged, Reason
+from repro.record.result.remarks import joined
+from repro.record.result.result_warnings import FAULTS, Resumed, Warned
 from repro.record.result.status import Status, meaning
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import Trial

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from repro.record.result.remarks import Unlike
+from repro.record.result.reasons import Unlike
 from repro.record.result.step_causes import score_cause
 from repro.seams.training import Precision
 from repro.suite.kinds.training import TrainingConfig

@@ -22,7 +22,7 @@ from repro.record.derive.derive import derive
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder, read_plan
 from repro.record.log.reading import read_log
-from repro.record.result.remarks import LogDamaged
+from repro.record.result.reasons import LogDamaged
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from tests.records import SUITE, make_record

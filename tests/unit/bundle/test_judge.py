@@ -17,7 +17,7 @@ from repro.core.errors import UsageError
 from repro.core.files import read_model, write_model
 from repro.core.machine import Machine
 from repro.record.folder.store import Record, RunFolder, read_record
-from repro.record.result.remarks import Resumed
+from repro.record.result.result_warnings import Resumed
 from repro.record.result.results import Result
 from repro.stats.replication import MeanLog, mean_log
 from repro.suite.model import Trial

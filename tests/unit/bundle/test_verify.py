@@ -30,7 +30,7 @@ from repro.record.folder import index
 from repro.record.folder.store import RunFolder, read_record
 from repro.record.log.reading import read_log
 from repro.record.result.parts import Network
-from repro.record.result.remarks import RankFailed
+from repro.record.result.reasons import RankFailed
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial

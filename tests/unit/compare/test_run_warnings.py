@@ -10,7 +10,7 @@ import pytest
 from repro.compare.runs.run_warnings import run_warnings
 from repro.record.folder.ledger import Incident
 from repro.record.folder.store import Record
-from repro.record.result.remarks import SlowLogging
+from repro.record.result.result_warnings import SlowLogging
 from repro.tables.tables import tables
 from tests.records import make_record
 

@@ -14,7 +14,7 @@ from repro.launchers.processes.hang import STOPPED, FileGrowth
 from repro.launchers.processes.rank_processes import hung_ends
 from repro.record.folder import post_mortem
 from repro.record.log.reading import log_damage
-from repro.record.result.remarks import LogDamaged
+from repro.record.result.reasons import LogDamaged
 from repro.seams.launching import LaunchResult, RankEnd
 from tests.waiting import until
 

@@ -21,7 +21,7 @@ from repro.engines.fake import FakeSession
 from repro.record.folder import checkpoint, resume
 from repro.record.folder.checkpoint import Checkpoints
 from repro.record.folder.index import file_sha256
-from repro.record.result.remarks import CheckpointsSkipped
+from repro.record.result.result_warnings import CheckpointsSkipped
 from repro.runner.context import Options
 from repro.runner.run import Run
 from repro.seams.training import Batch

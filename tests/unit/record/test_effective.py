@@ -11,7 +11,7 @@ from repro.core.events import EventLog
 from repro.record.derive.derive import derive
 from repro.record.derive.effective import mismatches
 from repro.record.log import schema
-from repro.record.result.remarks import OtherData, Unlike
+from repro.record.result.reasons import OtherData, Unlike
 from repro.record.result.results import Result
 from tests.unit.record.test_results import FINE, Script, make_trial, play
 

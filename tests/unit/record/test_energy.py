@@ -17,7 +17,7 @@ from repro.record.derive.derive import with_energy
 from repro.record.folder import index
 from repro.record.folder.store import read_record
 from repro.record.result.parts import Energy, Part
-from repro.record.result.remarks import EnergyOfLastAttempt, Resumed
+from repro.record.result.result_warnings import EnergyOfLastAttempt, Resumed
 from repro.record.result.results import Result
 from repro.runner import energy_meter
 from repro.runner.energy_meter import EnergyMeter

@@ -14,16 +14,15 @@ from repro.record.derive.effective import (
     unchecked,
 )
 from repro.record.log.facts import FinalFacts
-from repro.record.result.remarks import (
-    BlockGap,
+from repro.record.result.reasons import (
     MovedByEvaluation,
     NarrowMasters,
-    NotChecked,
     OtherEvaluation,
     RankWeightsDiffer,
     Reason,
     Unlike,
 )
+from repro.record.result.result_warnings import BlockGap, NotChecked
 from repro.suite.kinds.training import TrainingConfig
 
 CHOICES: dict[str, Any] = {

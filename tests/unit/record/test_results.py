@@ -14,8 +14,9 @@ from repro.record.derive.derive import derive
 from repro.record.log import schema
 from repro.record.log.reading import Recorded, read_log
 from repro.record.log.schema import Compilation, Compiled, CompiledLate
-from repro.record.result import remarks
-from repro.record.result.remarks import LongInitialisation, StepsMissing, Unassigned, Unexplained, joined
+from repro.record.result import result_warnings
+from repro.record.result.remarks import joined
+from repro.record.result.result_warnings import LongInitialisation, StepsMissing, Unassigned, Unexplained
 from repro.record.result.results import Bracket, Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
@@ -384,11 +385,11 @@ def test_the_slowest_rank_counts_and_filling_a_cache_does_not(tmp_path: Path) ->
 
 
 def test_a_graph_compiled_on_the_clock_is_a_warning(tmp_path: Path) -> None:
-    def warnings(*late: Compiled) -> list[remarks.CompiledLate]:
+    def warnings(*late: Compiled) -> list[result_warnings.CompiledLate]:
         script = Script(after=lambda log: log.write(CompiledLate(value=late)))
         found = derive(make_trial(), 1, play(tmp_path / "log", script), FINE)
-        return [item for item in found.warnings if isinstance(item, remarks.CompiledLate)]
+        return [item for item in found.warnings if isinstance(item, result_warnings.CompiledLate)]
 
     assert warnings() == warnings(*[Compiled(seconds=0.0, graphs=0)] * 2) == []
     assert warnings(Compiled(seconds=0.0, graphs=0), Compiled(seconds=4.0, graphs=3)) == [
-        remarks.CompiledLate(graphs=3, seconds=4.0)]
+        result_warnings.CompiledLate(graphs=3, seconds=4.0)]

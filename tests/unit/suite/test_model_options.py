@@ -15,7 +15,7 @@ from repro.core import registry
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.record.derive.effective import mismatches, requested
-from repro.record.result.remarks import Unlike
+from repro.record.result.reasons import Unlike
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.kinds.training_options import Constant, Cosine, Polynomial, Scaling, Schedule, Step
 from repro.suite.planning.plan import Plan
