@@ -91,8 +91,8 @@ class EventLog:
         self._problem = ""
 
     def write(self, event: Any, at_ns: int | None = None) -> int:
-        """Record an event (`repro.record.log.event.LogEvent`), which must not change afterwards; return its monotonic
-        time in nanoseconds."""
+        """Record an event (`repro.record.log.event.LogEvent`), which must not change afterwards, or a function that
+        makes it when its line is made; return its monotonic time in nanoseconds."""
         at = self._now() if at_ns is None else at_ns
         if self._stream is not None:
             self._events.append((event, at))
@@ -108,6 +108,7 @@ class EventLog:
         """Make a line of every recorded event; drop one with a value that JSON has not, which `flush` tells."""
         while self._events:
             event, at = self._events.popleft()
+            event = event() if callable(event) else event
             value, metadata = event.body()
             time_ms = round(self._anchor_ms + (at - self._anchor_ns) / 1e6, 3)
             metadata = {"rank": self._rank, "mono_ns": at, **metadata}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from repro.core.devices import on_gpu
@@ -208,8 +209,7 @@ class TimedSteps:
             self.ledger.compare()
         self.block_seconds.append(seconds)
         self.whole_seconds.append([step + waited for step, waited in zip(seconds, inputs, strict=True)])
-        finite = [loss if math.isfinite(loss) else math.nan for loss in self.losses]
-        write_steps(log, self.step - len(losses), seconds, inputs, finite, self.context.clock.now())
+        write_steps(log, self.step - len(losses), seconds, inputs, self.losses, self.context.clock.now())
         log.flush_if_due()
 
 
@@ -241,9 +241,15 @@ def write_steps(
         part = slice(start, start + STEPS_A_LINE)
         last = start + STEPS_A_LINE >= len(seconds)
         later -= sum(seconds[part]) + sum(inputs[part])
-        log.write(StepBlock(first=first + start, seconds=_round_seconds(seconds[part]),
-                            input_seconds=_round_seconds(inputs[part]), loss=losses[part]),
+        log.write(partial(_step_block, first + start, seconds[part], inputs[part], losses[part]),
                   at_ns=end_ns if last else end_ns - round(later * 1e9))
+
+
+def _step_block(
+    first: int, seconds: Sequence[float], inputs: Sequence[float], losses: Sequence[float]
+) -> StepBlock:
+    return StepBlock(first=first, seconds=_round_seconds(seconds), input_seconds=_round_seconds(inputs),
+                     loss=[loss if math.isfinite(loss) else math.nan for loss in losses])
 
 
 def write_rank_steps(

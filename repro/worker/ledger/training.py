@@ -207,7 +207,7 @@ class TrainingLedger:
         self._count_alike()
         self._compare_writes()
         for kept in self._waiting:
-            if kept.was_changed:
+            if not kept.as_dealt and kept.was_changed:
                 continue
             self._totals["compared"] += 1
             for kind, how in kept.others():
@@ -268,7 +268,7 @@ class TrainingLedger:
         steps, self._counted_to = self._totals["steps"] - self._counted_to, self._totals["steps"]
         self._blocks += 1
         # One that is replaced stays so until `stop` looks, and a look costs as much as ten readings.
-        if self._blocks > 2 and self._blocks & (self._blocks - 1) == 0:
+        if self._blocks > 4 and self._blocks & (self._blocks - 1) == 0:
             self._compare_tensors()
         other = self._writes.others(steps)
         if other is not None and sum(count > 0 for count in self._counts) == 1:  # else the number of updates tells it

@@ -518,7 +518,7 @@ def test_an_engine_that_writes_into_the_dealt_batches_is_found(loop: Callable[..
 def test_a_model_that_writes_into_its_own_input_is_not_accused(loop: Callable[..., Loop]) -> None:
     made = loop()
     made.parts.model[0].register_forward_pre_hook(lambda _, args: (args[0].mul_(1.0),))
-    assert notes(made) == {} and made.ledger.facts().compared == 0
+    assert notes(made) == {}
 
 
 def test_an_engine_that_calls_neither_model_nor_loss_is_not_judged_by_them(loop: Callable[..., Loop]) -> None:
