@@ -43,9 +43,9 @@ MOST_STEPS = 12
 """More than ten, so that what happens in every tenth step is among them."""
 SHARE = 45
 """At most one such step, and one kept step, for so many of the trial."""
-TIME_SHARE, WITHIN_SHARE = 0.09, 0.03
-"""Of the trial's time since its start, the most that all of this takes, and that the kept steps take; the first step
-after the trial is repeated however long it takes."""
+SCORES_SHARE, STEPS_SHARE, WITHIN_SHARE = 0.1, 0.09, 0.03
+"""Of the trial's time since its start, the most that all of this takes, that it takes up to the last step, and that the
+kept steps take. The first of each is repeated however long it takes."""
 
 
 class _Allowance:
@@ -57,11 +57,15 @@ class _Allowance:
         self._turns: list[float] = []
 
     def allows(self, share: float) -> bool:
-        """Return whether one more, like the longest since the first call, ends within this share of the trial's time;
+        """Return whether one more, like the longest of its kind, ends within this share of the trial's time;
         collective."""
         self._turns.append(self._now())
         longest = max((later - turn for turn, later in pairwise(self._turns)), default=0.0)
         return not self._session.total([float(self._turns[-1] - self._began + longest > share * self._trial)])[0]
+
+    def begin(self) -> None:
+        """Begin repetitions of another kind: one more takes as long as these."""
+        self._turns = [self._now()]
 
     def _now(self) -> float:
         return sum(self._watch.seconds().values())
@@ -95,20 +99,20 @@ def steps_after(
     if diverged:  # rounding grows without limit
         return StepsAgain(dealt=numbers)
     own = OwnStep(session, context.trial, context.job, functions)
-    within = _steps_within(context, own, kept, max(1, trained // SHARE), allowance)
+    within = _steps_within(context, own, kept, max(1, trained // SHARE), weights, allowance)
     own.newest = {}
     updates = has_an_update(choices) and session.forget_optimizer()
     count = max(1, min(MOST_STEPS, trained // SHARE)) if updates else 1
     # In turn, the last one of the trial second: a gradient that comes a step late is nearly right on the same batches.
     steps = list[StepAgain]()
     for number in range(count):
-        if not allowance.allows(TIME_SHARE) and number:
+        if not allowance.allows(STEPS_SHARE) and number:
             count = number  # all that there was time for
             break
         if (step := _step(context, own, number + 1, _batches(number, dealt), weights, updates)) is None:
             break
         steps.append(step)
-    scores = _scores(context, own, functions) if updates and len(steps) == count else ()
+    scores = _scores(context, own, functions, weights, allowance) if updates and len(steps) == count else ()
     if problems := [text for text in session.gather(own.problem) if text]:
         return StepsAgain(dealt=numbers, problem=problems[0])
     return StepsAgain(dealt=numbers, within=within, updates=updates, steps=tuple(steps), scores=scores)
@@ -155,25 +159,26 @@ def _step(
 
 
 def _steps_within(
-    context: TrialContext, own: OwnStep, kept: Sequence[KeptStep], most: int, allowance: _Allowance
+    context: TrialContext, own: OwnStep, kept: Sequence[KeptStep], most: int, weights: Mapping[str, np.ndarray],
+    allowance: _Allowance,
 ) -> tuple[StepAgain, ...]:
     """Return how kept steps of the trial differ; all ranks take part.
 
     Args:
         kept: the most important one first; a rank may have had no place for one of them.
         most: repeated ones.
+        weights: any, of the names and shapes of the trial's.
     """
     session, found = context.session, list[StepAgain]()
     numbers = session.gather([item.step for item in kept])
     common = [item for item in kept if all(item.step in other for other in numbers)][:most]
-    full = session.weights() if common else {}
     for item in common:
         if not allowance.allows(WITHIN_SHARE) and found:
             break
-        begun = Begun(assemble(session, item.held, full), own.buffers(item.buffers),
+        begun = Begun(assemble(session, item.held, weights), own.buffers(item.buffers),
                       map_tensors(item.batches, lambda tensor: tensor.to(context.job.device)), item.random.restore)
         own.newest = {}
-        apart = own.compare_gradient(begun, Found(float(item.loss), assemble(session, item.gradients, full)))
+        apart = own.compare_gradient(begun, Found(float(item.loss), assemble(session, item.gradients, weights)))
         if apart is None:
             break
         found.append(StepAgain(number=item.step + 1, apart=tuple(apart)))
@@ -212,12 +217,18 @@ def _seed(device: str, seed: int) -> None:
     np.random.seed(seed % (1 << 32))
 
 
-def _scores(context: TrialContext, own: OwnStep, functions: TrainingParts) -> tuple[ScoreAgain, ...]:
+def _scores(
+    context: TrialContext, own: OwnStep, functions: TrainingParts, trained: Mapping[str, np.ndarray],
+    allowance: _Allowance,
+) -> tuple[ScoreAgain, ...]:
     """Return two evaluations of the weights that the steps left: an engine that leaves every second one out shows it.
+    The second one if there is time.
+
+    Args:
+        trained: the weights now.
     """
     session, job = context.session, context.job
     samples = min(context.workload.eval_samples, (context.choices.gate or GateOptions()).eval_samples)
-    trained = session.weights()
     with session.evaluated():
         weights = session.weights()
     found, metric = [], context.choices.stop.metric
@@ -236,7 +247,10 @@ def _scores(context: TrialContext, own: OwnStep, functions: TrainingParts) -> tu
         return 0.0, 0
 
     mine, parts = (0.0, 0), context.started.parts
+    allowance.begin()
     for number in range(2):
+        if number and not allowance.allows(SCORES_SHARE):
+            break
         theirs = session.evaluate(share_batches(functions, job, samples), metric)
         now = session.weights()
         mine_moved = next((name for name in now if not np.array_equal(now[name], trained[name], equal_nan=True)), "")
