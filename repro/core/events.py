@@ -58,7 +58,7 @@ class Event:
 
 
 FLUSH_NS = 5 * 10**9
-"""Least time between two writes of `flush_if_due`, nanoseconds."""
+"""Usual time between two writes of `flush_if_due` at least, nanoseconds."""
 
 
 class EventLog:
@@ -136,9 +136,9 @@ class EventLog:
             problem, self._problem = self._problem, ""
             raise ValueError(problem)
 
-    def flush_if_due(self) -> None:
-        """Do it if the last time is `FLUSH_NS` ago."""
-        if self._now() - self._flushed_ns >= FLUSH_NS:
+    def flush_if_due(self, every_ns: int = FLUSH_NS) -> None:
+        """Do it if the last time is so many nanoseconds ago."""
+        if self._now() - self._flushed_ns >= every_ns:
             self.flush()
 
     def text(self) -> bytes:

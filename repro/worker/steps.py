@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from repro.core.devices import on_gpu
-from repro.core.events import EventLog
+from repro.core.events import FLUSH_NS, EventLog
 from repro.record.log.schema import BlockStart, BlockStop, Hashes, Operations, RankSteps, StepBlock
 from repro.seams.training import Batch
 from repro.worker.input.data_audit import DataAudit
@@ -82,6 +82,9 @@ class TimedSteps:
         self.train_samples, self.global_batch = context.workload.train_samples, context.choices.batch.global_
         self.base_rate, self.max_epochs = context.choices.rate, context.choices.budget_epochs
         self.hashed = context.choices.determinism == "bitwise"
+        stall = context.choices.stall_seconds
+        self.flush_ns = FLUSH_NS if stall is None else min(FLUSH_NS, round(stall * 1e9 / 4))
+        """A log that does not grow for `stall_seconds` is that of a hung trial."""
         self.ledger = context.started.ledger
         self.keeper = make_keeper(context)
         self._rates: Sequence[float] = ()
@@ -210,7 +213,7 @@ class TimedSteps:
         self.block_seconds.append(seconds)
         self.whole_seconds.append([step + waited for step, waited in zip(seconds, inputs, strict=True)])
         write_steps(log, self.step - len(losses), seconds, inputs, self.losses, self.context.clock.now())
-        log.flush_if_due()
+        log.flush_if_due(self.flush_ns)
 
 
 def read_losses(losses: Sequence[Any]) -> list[float]:

@@ -105,9 +105,11 @@ def test_it_is_due_some_time_after_the_last_time(tmp_path: Path) -> None:
     hand.ns += FLUSH_NS
     log.flush_if_due()
     assert len(read_events(tmp_path / "log")[0]) == 1
-    log.write(Stated("k"))
+    log.write(lambda: Stated("made late"))
     log.flush_if_due()
     assert len(read_events(tmp_path / "log")[0]) == 1
+    log.flush_if_due(0)
+    assert [event.key for event in read_events(tmp_path / "log")[0]] == ["k", "made late"]
     log.close()
 
 
