@@ -108,14 +108,14 @@ class EventLog:
         """Make a line of every recorded event; drop one with a value that JSON has not, which `flush` tells."""
         while self._events:
             event, at = self._events.popleft()
-            event = event() if callable(event) else event
-            value, metadata = event.body()
             time_ms = round(self._anchor_ms + (at - self._anchor_ns) / 1e6, 3)
-            metadata = {"rank": self._rank, "mono_ns": at, **metadata}
             try:
+                event = event() if callable(event) else event
+                value, metadata = event.body()
+                metadata = {"rank": self._rank, "mono_ns": at, **metadata}
                 self._lines.append(line := Event(event.key, value, event.event_type, time_ms, metadata).line())
             except ValueError as error:
-                self._problem = self._problem or f"{event.key}: {error}"
+                self._problem = self._problem or f"{getattr(event, 'key', 'an event')}: {error}"
                 continue
             self._bytes += len(line)  # its JSON is ASCII
 

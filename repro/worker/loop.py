@@ -173,6 +173,7 @@ class Loop:
                 ledger.compare_clocks(*self.began.counted(stamp))
         if self.controller:
             self.controller.append(read_controller(self.log.recorded_bytes))
+        self.log.flush()  # what follows needs memory, and may be ended
 
     def save(self, writer: CheckpointWriter) -> None:
         """Write a checkpoint and log its size and duration."""

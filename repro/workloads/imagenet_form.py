@@ -135,7 +135,7 @@ def _loaded(image: Image.Image) -> None:
 
 def _said(error: BaseException) -> str:
     """Return Pillow's words; those about a file in memory would name an address."""
-    return "no image of a known format" if isinstance(error, UnidentifiedImageError) else str(error)
+    return f"no {' or '.join(FORMATS)} image" if isinstance(error, UnidentifiedImageError) else str(error)
 
 
 SUFFIXES = (".jpeg", ".jpg", ".png")

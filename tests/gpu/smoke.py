@@ -2,7 +2,7 @@
 
     python3 -m tests.gpu.smoke --out smoke.json          # in a checkout, by the Python that has torch
 
-It needs Linux, Python 3.10 or newer, torch 2.8 or newer built for the GPUs, and these packages, of which most machines
+It needs Linux, Python 3.10 or newer, torch 2.10 or newer built for the GPUs, and these packages, of which most machines
 with torch have all but a few; it names at its start what is missing: click, google-re2, jinja2, numpy, psutil, pydantic
 (with pydantic-core, annotated-types, typing-inspection), pytest, PyYAML, rich, scikit-learn (with joblib), scipy.
 DeepSpeed (with hjson, msgpack, py-cpuinfo, einops, ninja) may be missing: its checks then say so. Nothing of the

@@ -261,8 +261,7 @@ class AsyncLoop:
         ends = [start_ns, *(part[-1].at_ns for part in whole)]
         seconds = [(later - sooner) / 1e9 for sooner, later in pairwise(ends)]
         losses = [sum(update.loss for update in part) / len(part) for part in whole]
-        write_steps(log, block.first_step, seconds, [0.0] * len(seconds),
-                    [loss if math.isfinite(loss) else math.nan for loss in losses], block.stop_ns)
+        write_steps(log, block.first_step, seconds, [0.0] * len(seconds), losses, block.stop_ns)
         write_rank_steps(log, seconds, seconds, seconds)
         log.write(Updates(
             first=updates[0].applied if updates else 0, worker=[item.worker for item in updates],

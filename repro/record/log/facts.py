@@ -100,7 +100,7 @@ class LedgerNote(Frozen):
     tensors: int = 0
     """Such tensors in the first such step."""
     until: int = 0
-    """The first such step is this one at the latest (of "written")."""
+    """The first such step is this one at the latest (of "written" and "replaced")."""
 
 
 class WeightsAt(Frozen):
@@ -125,7 +125,7 @@ class RankLedger(Frozen):
     losses: int
     """The same of the workload's loss."""
     compared: int
-    """Steps of which inputs and targets were compared with what was dealt."""
+    """Steps of which inputs and targets were the dealt objects, or were compared with them."""
     updates: int
     """Steps of the trial's optimizer in most timed steps; 0: it steps none."""
     weights: tuple[WeightsAt, ...] = ()

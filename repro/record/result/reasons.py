@@ -255,7 +255,7 @@ LEDGER_WORDS = {
     "moved": "the weights changed between step {step} and the next one",
     "written": "something beside the optimizer's steps wrote into {tensor}: {found:g} writes and not {wanted:g}, first "
                "in steps {step} to {until}",
-    "replaced": "another tensor took the place of {tensor}, first seen after step {step}",
+    "replaced": "another tensor took the place of {tensor} in steps {step} to {until}",
     "option": "the optimizer's {name} was {found:.6g} and not {wanted:.6g}, as at the start, first in step {step}",
     "ranks": "its weights differ from those of another rank that holds the same parts, first after step {step}",
     "masks": "it drew the same random numbers as another rank, first in step {step}: dropout masks are not its own",

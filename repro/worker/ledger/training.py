@@ -34,8 +34,9 @@ DRAWN = 3
 """Steps of each doubling that are drawn: one alone misses every second defect that lasts half of a doubling."""
 DOUBLINGS = 32
 """As many as a trial may have; drawn before it, because a generator costs a tenth of a millisecond of its clock."""
-
-
+LOOKED = frozenset(2 * 4 ** power for power in range(16))
+"""Blocks, from 1, after which replaced tensors are looked for, as also before a checkpoint and at the end: such a look
+costs as much as ten readings of the writes."""
 CLOCK_SHARE = 1e-3
 """Largest difference between a trial's clock and the kernel's, as a share of the time: both are the same clock."""
 
@@ -75,8 +76,8 @@ class TrainingLedger:
         self._writes: Writes | None = None
         self._first, self._counted_to = 0, 0
         """First step of this block, from 0; steps up to the newest reading of the writes."""
-        self._blocks = 0
-        """Those whose writes were compared."""
+        self._blocks, self._looked = 0, 0
+        """Those whose writes were compared; the first step, from 0, since the last look for replaced tensors."""
         self._options: Mapping[int, GroupOptions] = {}
         self._rule = job.optimizer
         self._started = False
@@ -127,8 +128,8 @@ class TrainingLedger:
     def stop(self) -> None:
         """End: what follows is no training."""
         self._started = False
+        self._compare_tensors()
         if self._writes is not None:
-            self._compare_tensors()
             self._writes.forget()
 
     def watch(self, session: Session) -> None:
@@ -267,18 +268,19 @@ class TrainingLedger:
             return
         steps, self._counted_to = self._totals["steps"] - self._counted_to, self._totals["steps"]
         self._blocks += 1
-        # One that is replaced stays so until `stop` looks, and a look costs as much as ten readings.
-        if self._blocks > 4 and self._blocks & (self._blocks - 1) == 0:
+        if self._blocks in LOOKED:
             self._compare_tensors()
         other = self._writes.others(steps)
         if other is not None and sum(count > 0 for count in self._counts) == 1:  # else the number of updates tells it
             self._note("written", 0, 0, self._first, of=other)
 
     def _compare_tensors(self) -> None:
-        """Note the tensors that others have taken the place of."""
-        assert self._writes is not None
-        if not self._writes.learning and (replaced := self._writes.replaced()) is not None:
-            self._note("replaced", 0, 0, of=replaced)
+        """Note the tensors that others have taken the place of since the last time."""
+        if self._writes is None or self._writes.learning:
+            return
+        if (replaced := self._writes.replaced()) is not None:
+            self._note("replaced", 0, 0, self._looked, of=replaced)
+        self._looked = self._step.number + 1
 
     def _counted(self) -> float | None:
         """Return the most steps that the optimizer counts in what it keeps of a tensor; None if it counts none."""
@@ -357,7 +359,8 @@ class TrainingLedger:
                           notes=self._notes.facts(without, more))
 
     def state(self) -> dict[str, Any]:
-        """Return what a later attempt continues from (JSON-like)."""
+        """Return what a later attempt continues from (JSON-like), which learns the tensors anew."""
+        self._compare_tensors()
         return {"totals": dict(self._totals), "notes": self._notes.state(),
                 "counts": {str(count): [*astuple(note)] for count, note in self._counts.items()},
                 "weights": [item.model_dump() for item in self._weights]}
@@ -491,7 +494,8 @@ class TrainingLedger:
     ) -> None:
         """Note a step that contradicts the ledger; the newest one if `step` is None."""
         now = self._step.number
-        self._notes.add(kind, now if step is None else step, found, wanted, cause, of, now if kind == "written" else 0)
+        self._notes.add(kind, now if step is None else step, found, wanted, cause, of,
+                        now if kind in ("written", "replaced") else 0)
 
     def _drawn_steps(self, first: int, last: int) -> list[int]:
         """Return the drawn steps of all doublings that are among the steps `first` to `last`, from 0."""

@@ -86,7 +86,7 @@ def _drawn_evaluations(streams: Streams) -> frozenset[int]:
 def _differ(before: Sequence[Held], after: Sequence[Held]) -> bool:
     """Return True if a bit differs in what is held both before and after."""
     now = {(item.name, item.start, item.values.size): item.values for item in after}
-    return any(item.values.tobytes() != found.tobytes() for item in before
+    return any((item.values.view(np.uint32) != found.view(np.uint32)).any() for item in before
                if (found := now.get((item.name, item.start, item.values.size))) is not None)
 
 

@@ -157,6 +157,14 @@ def test_grey_and_transparent_images_become_colour() -> None:
 
 # ---- bad input
 
+def test_only_jpeg_and_png_are_decoded() -> None:
+    stream = io.BytesIO()
+    Image.new("RGB", (50, 40), 1).save(stream, "TIFF")
+    with pytest.raises(imagenet_form.Undecodable, match="no JPEG or PNG image"):
+        imagenet_form.check(stream.getvalue())
+
+
+
 def _truncate(folder: Path) -> None:
     path = next((folder / "train" / "n00000002").iterdir())
     path.write_bytes(path.read_bytes()[:-200])
@@ -234,7 +242,7 @@ def test_a_file_that_changed_is_refused_when_it_is_read(data: Prepared) -> None:
 def test_an_image_that_is_no_image_says_so(tmp_path: Path) -> None:
     folder = image_folders(tmp_path / "images")
     (folder / "val" / "n00000001" / "x.JPEG").write_bytes(b"<html>")
-    with pytest.raises(UsageError, match=r"x\.JPEG: cannot be decoded: no image of a known format"):
+    with pytest.raises(UsageError, match=r"x\.JPEG: cannot be decoded: no JPEG or PNG image"):
         prepare.prepare(ImageNetForm(), folder, lambda what, done, total: None)
 
 
