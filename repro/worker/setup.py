@@ -20,7 +20,7 @@ from repro.core.events import EventLog
 from repro.core.machine import rank_threads
 from repro.core.random_streams import Streams
 from repro.record.folder.stored_code import allow_code_of_trial
-from repro.record.log.schema import Bar, Compilation
+from repro.record.log.schema import Bar, Checking, Compilation
 from repro.seams.training import (
     Comm,
     Engine,
@@ -266,6 +266,11 @@ class TrialContext:
     def count_samples(self, step: int) -> int:
         """Samples of all ranks together after `step` optimizer steps."""
         return step * self.choices.batch.global_
+
+    def begin_check(self, what: str) -> None:
+        """Write that a check begins, off the clock: the log of a trial with `stall_seconds` must grow."""
+        self.log.write(Checking(value=what))
+        self.log.flush()
 
 
 def block_steps(choices: TrainingConfig, step: int) -> int:

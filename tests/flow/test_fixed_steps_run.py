@@ -80,6 +80,8 @@ def test_a_trial_trains_its_steps_evaluates_nothing_and_knows_speed_and_memory(r
         assert item.every_rank is True  # every rank's weights were compared
         events, _ = read_events(real.folder.log(item.trial_id, item.attempt))
         assert not [event for event in events if event.key in EVALUATION_KEYS]
+        keys = [event.key for event in events]
+        assert keys.index("run_stop") < keys.index("x_checking") < keys.index("x_again"), "the log grows during checks"
 
 
 def test_the_gate_has_run(real: Record) -> None:

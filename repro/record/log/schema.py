@@ -509,6 +509,13 @@ class LedgerKept(ValueEvent):
     value: tuple[RankLedger, ...]
 
 
+class Checking(ValueEvent):
+    """A check after the clock has stopped begins, in words; a log that does not grow is that of a hung trial."""
+
+    key = "x_checking"
+    value: str
+
+
 class StepsRepeated(ValueEvent):
     """The steps after the trial."""
 

@@ -238,8 +238,8 @@ class Contradicted(Worded):
 LEDGER_WORDS = {
     "samples": "the model was trained on {found:g} samples and not on the {wanted:g} dealt, first in step {step}",
     "loss": "the loss was computed of {found:g} samples and not of the {wanted:g} dealt, first in step {step}",
-    "inputs": "the model saw other inputs than were dealt, first in step {step}",
-    "targets": "the loss saw other targets than were dealt, first in step {step}",
+    "inputs": "the model saw other inputs than were dealt, first seen in step {step}",
+    "targets": "the loss saw other targets than were dealt, first seen in step {step}",
     "outside": "the model was trained outside the timed steps, first after step {step}",
     "backward": "gradients were computed outside the timed steps, first after step {step}",
     "update outside": "the optimizer stepped outside the timed steps, first after step {step}",

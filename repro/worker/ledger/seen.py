@@ -60,6 +60,13 @@ class KeptBatches:
     def note_versions(self, call: Any) -> None:
         self.versions += [(tensor, tensor._version) for tensor in tensors_in(call)]
 
+    def changed(self) -> Iterator[Literal["inputs", "targets"]]:
+        """Yield which of the dealt tensors something has changed in place."""
+        other = {id(tensor) for tensor, version in self.versions if tensor._version != version}
+        for kind, dealt in zip(("inputs", "targets"), zip(*self.dealt, strict=True), strict=True):
+            if any(id(tensor) in other for tensor in tensors_in(dealt)):
+                yield kind  # type: ignore[misc]  # a literal
+
     @property
     def was_changed(self) -> bool:
         """A model or a loss changed tensors in place after they were kept, so nothing can be compared."""

@@ -413,7 +413,8 @@ class TrainingLedger:
             self._note("autocast", not self._autocast, self._autocast)
         if kept is not None:
             if number == 0 and kept.was_changed:  # no model has run yet, so the engine wrote into a batch
-                self._note("inputs", 0, 0)
+                for kind in kept.changed():
+                    self._note(kind, 0, 0)
             kept.keep(kept.inputs, (args, kwargs), dealt=dealt and len(args) == 1 and not kwargs)
         elif first is not None and self._passed[0]:
             self._look(0, number, first)

@@ -149,6 +149,7 @@ def _evaluate_again(
     context: TrialContext, own: OwnModel | None, item: Captured, weights: Mapping[str, np.ndarray],
     batches: Callable[[], Iterable[Batch]],
 ) -> OwnEvaluation:
+    context.begin_check(f"evaluation {item.evaluated.number} again")
     found, problem = (0.0, 0), "no model"
     if own is not None:
         try:

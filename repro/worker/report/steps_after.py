@@ -107,6 +107,7 @@ def steps_after(
         if not allowance.allows(TIME_SHARE) and number:
             count = number  # all that there was time for
             break
+        context.begin_check(f"step {number + 1} after the trial")
         if (step := _step(context, own, number + 1, _batches(number, dealt), weights, updates)) is None:
             break
         steps.append(step)
@@ -174,6 +175,7 @@ def _steps_within(
     for item in common:
         if not allowance.allows(WITHIN_SHARE) and found:
             break
+        context.begin_check(f"step {item.step + 1} again")
         begun = Begun(assemble(session, item.held, weights), own.buffers(item.buffers),
                       map_tensors(item.batches, lambda tensor: tensor.to(context.job.device)), item.random.restore)
         own.newest = {}
@@ -246,6 +248,7 @@ def _scores(
 
     mine, parts = (0.0, 0), context.started.parts
     for number in range(2):
+        context.begin_check(f"evaluation {number + 1} after the trial")
         theirs = session.evaluate(share_batches(functions, job, samples), metric)
         now = session.weights()
         mine_moved = next((name for name in now if not np.array_equal(now[name], trained[name], equal_nan=True)), "")

@@ -386,7 +386,7 @@ def sleeping(made: Loop, step: int) -> None:
     ({"fed": lambda _, batches: [(x[:4], y[:4]) for x, y in batches]}, "samples", 0, STEPS, "some are left out"),
     ({"fed": lambda _, batches: [(x[:4], y[:4]) for x, y in batches]}, "loss", 0, STEPS, "8 samples and not of the 16"),
     ({"fed": lambda step, batches: batches * 2 if step == 3 else batches}, "samples", 3, 1, "more than once"),
-    ({"fed": other}, "inputs", 4, 8, "saw other inputs than were dealt, first in step 5"),
+    ({"fed": other}, "inputs", 4, 8, "saw other inputs than were dealt, first seen in step 5"),
     ({"fed": other}, "targets", 4, 8, "saw other targets than were dealt"),
     ({"fed": lambda _, found: [(2 * x, y) for x, y in found]}, "inputs", 0, 16, "they are 2 times the dealt ones"),
     ({"fed": lambda _, found: [(x.bfloat16().float(), y) for x, y in found]}, "inputs", 0, 16, "to bfloat16"),
@@ -396,7 +396,7 @@ def sleeping(made: Loop, step: int) -> None:
      "some of them twice"),
     ({"fed": lambda _, found: [(torch.cat([x[:-1], x[:1] + 1]), y) for x, y in found]}, "inputs", 0, 16,
      "1 of 8 samples in this step are others, or changed"),
-    ({"fed": lambda step, found: other(step, found, STEPS - 1)}, "inputs", STEPS - 1, 1, "first in step 12"),
+    ({"fed": lambda step, found: other(step, found, STEPS - 1)}, "inputs", STEPS - 1, 1, "first seen in step 12"),
     ({"fed": lambda step, found: [tuple(map(torch.cat, zip(*other(step, found), strict=True)))]}, "inputs", 4, 5,
      "saw other inputs"),
     ({"after": train_outside}, "outside", 6, 1, "trained outside the timed steps, first after step 7"),
@@ -504,15 +504,18 @@ def test_a_count_of_steps_that_is_changed_is_found(loop: Callable[..., Loop], ch
     assert told == [words] * bool(changed)
 
 
-def test_an_engine_that_writes_into_the_dealt_batches_is_found(loop: Callable[..., Loop]) -> None:
+@pytest.mark.parametrize(("place", "kind"), [(0, "inputs"), (1, "targets")])
+def test_an_engine_that_writes_into_the_dealt_batches_is_found(
+    loop: Callable[..., Loop], place: int, kind: str
+) -> None:
     def emptied(step: int, batches: list[Batch]) -> list[Batch]:
-        for inputs, _ in batches:
+        for batch in batches:
             if step >= 4:
-                inputs.mul_(0.0)
+                batch[place].mul_(0)
         return batches
 
     found = notes(loop(fed=emptied))
-    assert set(found) == {"inputs"} and found["inputs"].step == 4
+    assert set(found) == {kind} and found[kind].step == 4
 
 
 def test_a_model_that_writes_into_its_own_input_is_not_accused(loop: Callable[..., Loop]) -> None:

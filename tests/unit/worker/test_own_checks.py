@@ -260,7 +260,7 @@ def test_an_evaluation_in_training_mode_is_named_and_one_that_fails_leaves_nothi
     choices = SimpleNamespace(stop=SimpleNamespace(metric="f1"), precision=SimpleNamespace(get=lambda _: Fp32()),
                               workload=SimpleNamespace(get=lambda _: SimpleNamespace(ranges={})))
     alone = SimpleNamespace(gather=lambda value: [value], total=lambda values: values)
-    context: Any = SimpleNamespace(session=alone, choices=choices)
+    context: Any = SimpleNamespace(session=alone, choices=choices, begin_check=lambda _: None)
 
     def again(value: float) -> tuple[str, float | None]:
         found = _evaluate_again(context, own, Captured(Evaluated(1, 8 + last, value), (), {}), {}, batches)
