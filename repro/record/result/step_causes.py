@@ -15,8 +15,8 @@ SLIGHT = 5e-3
 STATEFUL = ", or the model keeps state beside weights and buffers (then its workload is not `repeatable`)"
 OTHER_FORWARD = "the forward pass is another one (a layer, something random, the loss), or it is of other samples"
 NO_FACTOR = "no factor explains it: of another loss or other samples, rounded or noisy"
-UPDATE_CAUSE = ("what the optimizer keeps is lost or rounded, it is another rule, the weights are changed beside it, or "
-                "the gradient before it")
+UPDATE_CAUSE = ("what the optimizer keeps is lost or rounded, it is another rule, the weights are changed beside it, "
+                "or the gradient before it")
 RANDOM = "the model is random (dropout), and other numbers may have been drawn; "
 LIKE = {
     "late": "it is that of the step before",
