@@ -39,15 +39,13 @@ RATES = (1.0, 0.1, 1.0)
 SPIKE = 3
 """In the first of every three steps samples have the targets of their neighbours: what a large loss changes shows, also
 where there is time for one step only."""
-LEAST_SAMPLES = 64
-"""Of such an evaluation; more are a share of those trained, as an evaluation must not last longer than the steps."""
 MOST_STEPS = 12
 """More than ten, so that what happens in every tenth step is among them."""
 SHARE = 45
-"""At most one such step, one kept step, and a sample of each evaluation, for so many of the trial."""
-TIME_SHARE, WITHIN_SHARE = 0.09, 0.03
-"""Of the trial's time since its start, the most that steps take, and that the kept ones of them take; the first one of
-both is repeated however long it takes."""
+"""At most one such step, and one kept step, for so many of the trial."""
+TIME_SHARE, STEPS_SHARE, WITHIN_SHARE = 0.1, 0.09, 0.03
+"""Of the trial's time since its start, the most that all of this takes, all steps, and the kept ones of them; the first
+one of each kind, and one evaluation, are repeated however long they take."""
 
 
 class _Allowance:
@@ -59,11 +57,15 @@ class _Allowance:
         self._turns: list[float] = []
 
     def allows(self, share: float) -> bool:
-        """Return whether one more, like the longest so far, ends within this share of the trial's time;
+        """Return whether one more, like the longest of its kind, ends within this share of the trial's time;
         collective."""
         self._turns.append(self._now())
         longest = max((later - turn for turn, later in pairwise(self._turns)), default=0.0)
         return not self._session.total([float(self._turns[-1] - self._began + longest > share * self._trial)])[0]
+
+    def begin(self) -> None:
+        """Begin repetitions of another kind, which take another time."""
+        self._turns = [self._now()]
 
     def _now(self) -> float:
         return sum(self._watch.seconds().values())
@@ -99,20 +101,20 @@ def steps_after(
     own = OwnStep(session, context.trial, context.job, functions)
     within = _steps_within(context, own, kept, max(1, trained // SHARE), weights, allowance)
     own.newest = {}
+    allowance.begin()
     updates = has_an_update(choices) and session.forget_optimizer()
     count = max(1, min(MOST_STEPS, trained // SHARE)) if updates else 1
     # In turn, the last one of the trial second: a gradient that comes a step late is nearly right on the same batches.
     steps = list[StepAgain]()
     for number in range(count):
-        if not allowance.allows(TIME_SHARE) and number:
+        if not allowance.allows(STEPS_SHARE) and number:
             count = number  # all that there was time for
             break
         context.begin_check(f"step {number + 1} after the trial")
         if (step := _step(context, own, number + 1, _batches(number, dealt), weights, updates)) is None:
             break
         steps.append(step)
-    most = max(LEAST_SAMPLES, trained * choices.batch.global_ // SHARE)
-    scores = _scores(context, own, functions, weights, most) if updates and len(steps) == count else ()
+    scores = _scores(context, own, functions, weights, allowance) if updates and len(steps) == count else ()
     if problems := [text for text in session.gather(own.problem) if text]:
         return StepsAgain(dealt=numbers, problem=problems[0])
     return StepsAgain(dealt=numbers, within=within, updates=updates, steps=tuple(steps), scores=scores)
@@ -219,16 +221,17 @@ def _seed(device: str, seed: int) -> None:
 
 
 def _scores(
-    context: TrialContext, own: OwnStep, functions: TrainingParts, trained: Mapping[str, np.ndarray], most: int
+    context: TrialContext, own: OwnStep, functions: TrainingParts, trained: Mapping[str, np.ndarray],
+    allowance: _Allowance,
 ) -> tuple[ScoreAgain, ...]:
-    """Return two evaluations of the weights that the steps left: an engine that leaves every second one out shows it.
+    """Return an evaluation of the weights that the steps left, and a second one if there is time: every second one may
+    be another than those between.
 
     Args:
         trained: the weights now.
-        most: samples of an evaluation.
     """
     session, job = context.session, context.job
-    samples = min(context.workload.eval_samples, (context.choices.gate or GateOptions()).eval_samples, most)
+    samples = min(context.workload.eval_samples, (context.choices.gate or GateOptions()).eval_samples)
     with session.evaluated():
         weights = session.weights()
     found, metric = [], context.choices.stop.metric
@@ -247,7 +250,10 @@ def _scores(
         return 0.0, 0
 
     mine, parts = (0.0, 0), context.started.parts
+    allowance.begin()
     for number in range(2):
+        if number and not allowance.allows(TIME_SHARE):
+            break
         context.begin_check(f"evaluation {number + 1} after the trial")
         theirs = session.evaluate(share_batches(functions, job, samples), metric)
         now = session.weights()

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from repro.worker.clock import Stopwatch
-from repro.worker.report.steps_after import TIME_SHARE, _Allowance
+from repro.worker.report.steps_after import STEPS_SHARE, TIME_SHARE, _Allowance
 from repro.worker.setup import TrialContext
 
 
@@ -25,7 +25,7 @@ class Rank:
     def repeated(self, seconds: float, most: int = 100) -> int:
         """Return how many repetitions of so many seconds there was time for."""
         for number in range(most):
-            if not self.allowance.allows(TIME_SHARE) and number:
+            if not self.allowance.allows(STEPS_SHARE) and number:
                 return number
             self.at_ns += int(seconds * 10**9)
         return most
@@ -40,6 +40,16 @@ def test_repetitions_end_within_their_share_of_the_trial(seconds: float, count: 
 
 def test_a_rank_that_has_no_time_ends_those_of_all_ranks() -> None:
     assert Rank(others=1).repeated(0.01) == 1
+
+
+def test_a_second_evaluation_is_made_if_there_is_time_for_another_like_the_first() -> None:
+    rank = Rank()
+    assert rank.repeated(3) == 3
+    rank.allowance.begin()
+    rank.at_ns += 10**9 // 2
+    assert rank.allowance.allows(TIME_SHARE), "steps took longer, and do not count"
+    rank.at_ns += 10**9 // 2
+    assert not rank.allowance.allows(TIME_SHARE)
 
 
 def test_the_time_of_a_trial_counts_its_earlier_attempts() -> None:
