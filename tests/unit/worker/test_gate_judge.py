@@ -168,7 +168,7 @@ def test_what_the_ledger_contradicts_up_to_the_step_is_the_cause() -> None:
 
     told = sentence(culprit(gate_judge.judge(trace(None), [trace(0, other), trace(1)])), [TOLERANCE], CHOICES)
     assert told == ("step 7: loss is 3, the reference's 0.28571429: rank 0: the model saw other inputs than were "
-                    "dealt, first in step 7: some of them twice, others not at all")
+                    "dealt, first seen in step 7: some of them twice, others not at all")
 
 
 def test_what_follows_from_other_data_says_so() -> None:
