@@ -58,7 +58,7 @@ class Event:
 
 
 FLUSH_NS = 5 * 10**9
-"""Usual time between two writes of `flush_if_due` at least, nanoseconds."""
+"""Least time between two writes of `flush_if_due`, nanoseconds, unless its caller passes another one."""
 
 
 class EventLog:

@@ -19,7 +19,7 @@ from repro.suite.metrics import METRICS
 
 @dataclass(frozen=True, slots=True)
 class MeanTrial:
-    """What a comparison reads of a trial, as a mean of several that all have the figure."""
+    """The figures of a trial that a comparison reads, as means of several trials that all have them."""
 
     repeat: int
     means: Mapping[str, float | None]

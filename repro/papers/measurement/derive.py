@@ -60,7 +60,7 @@ def _operation(log: TrialLog, traffic: Traffic | None) -> Operation | None:
 
 
 def _sent(traffic: Traffic | None, operations: int) -> dict[str, float]:
-    """Return the bytes of one operation; none if a collective ran that nobody counts."""
+    """Return the bytes of one operation; empty if a collective ran whose bytes are not counted."""
     if traffic is None or traffic.uncounted:
         return {}
     sent = [rank.sent_bytes for rank in traffic.ranks]

@@ -126,7 +126,7 @@ class HopelessBar(ValueEvent):
 
 
 class MeasurementStated(LogEvent):
-    """What an operation of a measurement processes."""
+    """The amount of data that an operation of a measurement processes."""
 
     key = "x_measurement"
     items: str
@@ -160,14 +160,14 @@ class Build(ValueEvent):
 
 
 class GradientPlan(ValueEvent):
-    """How each layer's gradient travels."""
+    """The way in which each layer's gradient is sent."""
 
     key = "x_gradient_plan"
     value: tuple[LayerCost, ...]
 
 
 class Compiled(Frozen):
-    """What one rank compiled in a part of its trial."""
+    """The code that one rank compiled in a part of its trial."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -437,7 +437,7 @@ class TrafficCounted(ValueEvent):
 
 
 class FormulaTraffic(ValueEvent):
-    """What the algorithm's schedules require for the collectives that ran."""
+    """The traffic that the algorithm's schedules require for the collectives that ran."""
 
     key = "x_formula"
     value: Formula
@@ -489,7 +489,7 @@ class StateMemory(ValueEvent):
 
 
 class ServerProtocol(ValueEvent):
-    """What servers of the weights did."""
+    """The work of the servers of the weights."""
 
     key = "x_protocol"
     value: Protocol
@@ -510,7 +510,7 @@ class LedgerKept(ValueEvent):
 
 
 class Checking(ValueEvent):
-    """A check after the clock has stopped begins, in words; a log that does not grow is that of a hung trial."""
+    """The begin of a check after the clock has stopped, in words, so that the log grows: `stall_seconds`."""
 
     key = "x_checking"
     value: str
@@ -524,7 +524,7 @@ class StepsRepeated(ValueEvent):
 
 
 class Seeded(Frozen):
-    """Whether what a trial consumed follows its seed."""
+    """The comparison of the data that a trial consumed with those of its seed."""
 
     data_order: bool
     augmentation: bool = True
@@ -549,7 +549,7 @@ class ModelStated(ValueEvent):
 
 
 class MeasurementFindings(LogEvent):
-    """What a measurement found, over ranks."""
+    """The findings of a measurement, over ranks."""
 
     key = "x_findings"
     checks: tuple[Checked, ...]

@@ -262,7 +262,7 @@ FIGURES = (
 
 
 class Measured(typing.Protocol):
-    """What has metrics: a result, or a mean of several."""
+    """An object with metrics: a result, or a mean of several."""
 
     @property
     def status(self) -> str: ...

@@ -258,6 +258,7 @@ class TrainingLedger:
         """Look how often this step wrote into each tensor; off the clock, and in the first steps only."""
         assert self._writes is not None
         self._writes.learn(updated=self._step.updates > 0)
+        self._looked = self._step.number + 1
         self._count_alike()
         self._counted_to = self._totals["steps"]
 
@@ -359,7 +360,7 @@ class TrainingLedger:
                           notes=self._notes.facts(without, more))
 
     def state(self) -> dict[str, Any]:
-        """Return what a later attempt continues from (JSON-like), which learns the tensors anew."""
+        """Return the state that a later attempt continues from (JSON-like); it learns the tensors again."""
         self._compare_tensors()
         return {"totals": dict(self._totals), "notes": self._notes.state(),
                 "counts": {str(count): [*astuple(note)] for count, note in self._counts.items()},

@@ -224,8 +224,8 @@ def _scores(
     context: TrialContext, own: OwnStep, functions: TrainingParts, trained: Mapping[str, np.ndarray],
     allowance: _Allowance,
 ) -> tuple[ScoreAgain, ...]:
-    """Return an evaluation of the weights that the steps left, and a second one if there is time: every second one may
-    be another than those between.
+    """Return an evaluation of the weights that the steps left, and a second one if there is time: an engine may treat
+    every second one otherwise.
 
     Args:
         trained: the weights now.

@@ -146,7 +146,7 @@ def test_healthy_training_contradicts_nothing(loop: Callable[..., Loop]) -> None
      "rank 0: something beside the optimizer's steps wrote into 'momentum_buffer of 0.weight' and 3 other tensors: 36 "
      "writes and not 32, first in steps 9 to 12"),
     (4, lambda made: made.optimizer.state[made.parts.model[2].bias].update(momentum_buffer=torch.zeros(3)), "replaced",
-     "rank 0: another tensor took the place of 'momentum_buffer of 2.bias' in steps 1 to 8"),
+     "rank 0: another tensor took the place of 'momentum_buffer of 2.bias' in steps 4 to 8"),
     (2, lambda made: made.optimizer.param_groups[0].update(momentum=0.5), "option",
      "rank 0: the optimizer's momentum was 0.5 and not 0.9, as at the start, first in step 4 (9 updates of a "
      "parameter group in all)"),
