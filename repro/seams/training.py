@@ -239,6 +239,12 @@ class Session(ABC):
         """
         return None
 
+    def stepped_gradients(self) -> list[Held] | None:
+        """Return this rank's part of the gradient that the optimizer steps with; inside its `step`, which an engine may
+        call for one part after the other. None: it cannot be read.
+        """
+        return None
+
     @abstractmethod
     def buffers(self) -> dict[str, np.ndarray]:
         """Return this rank's model buffers by name."""

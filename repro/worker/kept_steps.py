@@ -43,8 +43,8 @@ def memory_words(trainings: Iterable[TrainingConfig]) -> str:
         return ""
     most = DRAWN * doublings + (len(OTHERS) if steps >= OTHERS_FROM else 0)
     free = MEMORY * psutil.virtual_memory().available / 1e9
-    return (f"memory: a rank keeps up to {most} steps to be repeated after its trial, twice its part of the weights "
-            f"each; all ranks at most {MEMORY:.0%} of what is free, {free:.3g} GB here now")
+    return (f"memory: a rank keeps up to {most} steps to be repeated after its trial, three times its part of the "
+            f"weights each; all ranks at most {MEMORY:.0%} of what is free, {free:.3g} GB here now")
 
 
 @dataclass(slots=True)
@@ -61,11 +61,13 @@ class KeptStep:
     """As the engine returned it, not yet read."""
     gradients: Sequence[Held] = ()
     """This rank's part of the mean gradient, unclipped."""
+    stepped: Sequence[Held] = ()
+    """The same as the optimizer is given it, clipped; empty: not read."""
 
     @property
     def size(self) -> int:
-        """Bytes of both copies."""
-        return 2 * sum(item.values.nbytes for item in self.held)
+        """Bytes of all three copies."""
+        return 3 * sum(item.values.nbytes for item in self.held)
 
 
 class StepKeeper:
@@ -76,6 +78,8 @@ class StepKeeper:
     def __init__(self, session: Session, job: Job, steps_per_pass: float) -> None:
         self.session, self.device, self.processes = session, job.device, job.world
         self.steps_per_pass = steps_per_pass
+        self.clips_only = not (job.preconditioner and job.preconditioner.active)
+        """Nothing else is between a gradient and the optimizer's step."""
         self.follows_evaluation = False
         """The next step is the first one after a drawn evaluation."""
         self._kept: dict[str, KeptStep] = {}
@@ -124,6 +128,11 @@ class StepKeeper:
         kept.loss, kept.gradients = loss, self.session.held_gradients() or ()
         if not kept.gradients:  # an engine that cannot tell
             del self._kept[why]
+
+    def read_stepped(self, why: str) -> None:
+        """Copy the gradient that the optimizer steps with; inside its step."""
+        if self.clips_only and (kept := self._kept.get(why)) is not None:
+            kept.stepped = [*kept.stepped, *(self.session.stepped_gradients() or ())]
 
 
 def make_keeper(context: TrialContext) -> StepKeeper | None:

@@ -154,9 +154,12 @@ class TimedSteps:
             ledger.end()
         timer.mark_step()
         if ledger is not None:
-            if ledger.learning:
+            if why or ledger.learning:
                 with self.context.clock.watch.phase("logging"):
-                    ledger.learn()
+                    if why:
+                        ledger.end_update()
+                    if ledger.learning:
+                        ledger.learn()
                 timer.exclude_pause()
             if step in self._watched:
                 self._watch_weights(ledger)
@@ -177,12 +180,15 @@ class TimedSteps:
 
     def _kept_step(self, why: str, batches: Sequence[Batch], rate: float) -> Any:
         """Train a step that is repeated after the trial; copies are made off the clock of training."""
-        assert self.keeper is not None
+        assert self.keeper is not None and self.ledger is not None
         with self._paused():
             self.keeper.begin(why, self.step, batches)
+            self.ledger.hold_values()
         loss = self.session.backward(batches)
         with self._paused():
             self.keeper.end(why, loss)
+            if self.session.writes_alike:  # else another thread may step
+                self.ledger.watch_update(self._paused, partial(self.keeper.read_stepped, why))
         self.session.update(rate)
         return loss
 

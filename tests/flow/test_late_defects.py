@@ -64,6 +64,8 @@ PASSING = {
     "softer-for-a-while": "the loss differs",
     "last-micro-batch-for-a-while": "it is that of the last micro-batch alone",
     "narrow-for-a-while": "the loss differs",
+    "larger-steps-for-a-while": "it is 3 times it: another limit of clipping, or none",
+    "other-samples-for-a-while": "something was added to it, or changed it, between the two",
 }
 """They end before the trial does."""
 BESIDE = {
@@ -71,6 +73,8 @@ BESIDE = {
     "rounded-now-and-then": "something beside the optimizer's steps wrote into ",
     "momentum-reversed-once": "something beside the optimizer's steps wrote into 'momentum_buffer of ",
     "momentum-lower-for-a-while": "the optimizer's momentum was 0.5 and not 0.9",
+    "clamped-for-a-while": "before the optimizer's own step or behind it",
+    "momentum-fades-for-a-while": "before the optimizer's own step or behind it",
     "log-stops-for-a-while": "the trial's clock counted",
 }
 """They write beside the optimizer, in single steps, or change an option of it, or the log's clock, for a while."""

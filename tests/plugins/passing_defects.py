@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -141,6 +141,54 @@ def momentum_reversed_once(plant: Plant) -> None:
                 next(iter(plant.session.optimizer.state.values()))["momentum_buffer"].neg_()
 
     plant.after_update(change)
+
+
+def before_the_optimizer(plant: Plant, change: Callable[[torch.Tensor], None]) -> None:
+    """Change the gradient of each tensor that the optimizer is called with, after averaging and clipping."""
+    step = plant.session.optimizer.step
+
+    def changed(*args: Any, **named: Any) -> Any:
+        for group in plant.groups if passing(plant) else ():
+            for tensor in group["params"]:
+                if tensor.grad is not None:
+                    change(tensor.grad.to_local() if hasattr(tensor.grad, "to_local") else tensor.grad)
+        return step(*args, **named)
+
+    plant.session.optimizer.step = changed
+
+
+@defect("weight")
+def larger_steps_for_a_while(plant: Plant) -> None:
+    """The optimizer is given three times the gradient for a while."""
+    before_the_optimizer(plant, lambda gradient: gradient.data.mul_(3))
+
+
+@defect("weight")
+def other_samples_for_a_while(plant: Plant) -> None:
+    """The gradient that the optimizer is given has noise in it for a while, as one of other samples would."""
+    before_the_optimizer(plant, lambda gradient: gradient.data.add_(gradient.norm() * torch.ones_like(gradient) / 9))
+
+
+@defect("weight")
+def clamped_for_a_while(plant: Plant) -> None:
+    """The weights are clamped behind each update for a while, through `data`, which raises no version."""
+    def change() -> None:
+        for parameter in plant.session.optimizer.state if passing(plant) else ():
+            local = parameter.data.to_local() if hasattr(parameter.data, "to_local") else parameter.data
+            local.clamp_(-0.2, 0.2)
+
+    plant.after_update(change)
+
+
+@defect("weight")
+def momentum_fades_for_a_while(plant: Plant) -> None:
+    """The momentum is halved before each step of the optimizer for a while, through `data`."""
+    def change(_: torch.Tensor) -> None:
+        for state in plant.session.optimizer.state.values():
+            momentum = state["momentum_buffer"].data
+            (momentum.to_local() if hasattr(momentum, "to_local") else momentum).mul_(0.5)
+
+    before_the_optimizer(plant, change)
 
 
 @defect("weight")

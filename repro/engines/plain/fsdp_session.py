@@ -220,6 +220,12 @@ class FsdpSession(LoopSession):
             found.append(Held(name, as_array(gradient.to_local()).ravel() / scale, self._start(part)))
         return found
 
+    def stepped_gradients(self) -> list[Held] | None:
+        scale, parts = np.float32(self.unapplied_scale()), self._parts()
+        gradients: list[tuple[str, Any, int]] = [
+            (name, part.grad, self._start(part)) for name, part in parts if part.grad is not None]
+        return [Held(name, as_array(gradient.to_local()).ravel() / scale, start) for name, gradient, start in gradients]
+
     def weights(self) -> dict[str, np.ndarray]:
         return {name: _full(parameter) for name, parameter in self.trained()}
 

@@ -181,7 +181,8 @@ def find_other_steps(choices: TrainingConfig, again: StepsAgain | None) -> Seque
     # Of kept steps it is not looked for; what differs in them mostly does so afterwards, too.
     place = next((step.place for step in again.steps if step.place), None)
     every = [*((step, True) for step in again.within), *((step, False) for step in again.steps)]
-    limits = {"update": rounding}
+    rounded = precision.weights != "float32" and not precision.master  # each number by clipping, and not the tensor
+    limits = {"update": rounding, "stepped": NARROW_STEP_TOLERANCE if rounded else STEP_TOLERANCE}
     usual = NARROW_STEP_TOLERANCE if narrow else STEP_TOLERANCE
     for step, within in every:
         for item in informed(step, [other for other, _ in every]).apart:

@@ -66,13 +66,13 @@ class FinalFacts(Frozen):
 
 NoteKind = Literal["samples", "loss", "inputs", "targets", "outside", "backward", "update outside", "flags", "autocast",
                    "updates", "rate", "moved", "state", "data", "dealt", "clock", "counted", "written", "replaced",
-                   "option"]
+                   "changed", "option"]
 """What contradicts a ledger: samples of a step that the model, or the loss, saw; other inputs or targets than dealt;
 forward, backward or update outside a timed step; layers in evaluation mode; autocast; updates of a step; the rate;
 weights that changed between a drawn step and the next one; what the optimizer keeps, by an evaluation; training data
 that were read before the clock started, or are others when they are read again; the trial's clock against the kernel's;
 steps that the optimizer counts in what it keeps; writes into weights, or into what the optimizer keeps; such tensors
-that were replaced; an option of the optimizer.
+that were replaced, or whose values changed in a kept step beside the optimizer's own; an option of the optimizer.
 """
 
 
@@ -139,7 +139,8 @@ MOST_NAMES = 4
 class Apart(Frozen):
     """The difference of a loss, or of the tensor of a step that differs most, from the harness's own."""
 
-    what: Literal["loss", "gradient", "buffer", "update"]
+    what: Literal["loss", "gradient", "buffer", "stepped", "update"]
+    """"stepped": the gradient that the optimizer was given, from that of the backward pass, clipped."""
     name: str = ""
     """Of the tensor."""
     apart: float

@@ -256,6 +256,7 @@ LEDGER_WORDS = {
     "written": "something beside the optimizer's steps wrote into {tensor}: {found:g} writes and not {wanted:g}, first "
                "in steps {step} to {until}",
     "replaced": "another tensor took the place of {tensor} in steps {step} to {until}",
+    "changed": "{tensor} changed in step {step} before the optimizer's own step or behind it",
     "option": "the optimizer's {name} was {found:.6g} and not {wanted:.6g}, as at the start, first in step {step}",
     "ranks": "its weights differ from those of another rank that holds the same parts, first after step {step}",
     "masks": "it drew the same random numbers as another rank, first in step {step}: dropout masks are not its own",
@@ -278,10 +279,10 @@ LEDGER_CAUSES = {"late": "that of the step before", "left out": "the update chan
 
 class OtherStep(Worded):
     """The first kept step of a trial, or step after it, whose loss, gradient, buffers or update are not the harness's
-    own of the same weights and batches."""
+    own of the same weights and batches, or whose optimizer was given another gradient ("stepped")."""
 
     kind: Literal["other_step"] = "other_step"
-    what: Literal["loss", "gradient", "buffer", "update"]
+    what: Literal["loss", "gradient", "buffer", "stepped", "update"]
     tensor: str
     """That differs most; "" of a loss."""
     step: int
@@ -309,6 +310,9 @@ class OtherStep(Worded):
         of = f" of {self.tensor!r}" if self.tensor else ""
         size = "of its norm " if self.tensor else ""
         where = f"in step {self.step} {'of' if self.within else 'after'} the trial"
+        if self.what == "stepped":
+            return (f"{where} the optimizer stepped with a gradient{of} that differs by {self.apart:.2g} {size}from "
+                    f"that of the backward pass, clipped (limit {self.limit:g}): {self.cause()}")
         return (f"{where} the {self.what}{of} differs by {self.apart:.2g} {size}from the harness's own (limit "
                 f"{self.limit:g}): {self.cause()}")
 
@@ -339,6 +343,9 @@ class OtherStep(Worded):
             return f"{OTHER_FORWARD}{stateful}"
         if self.what == "buffer":
             return f"it follows the samples otherwise (another momentum, another variance, or not at all){stateful}"
+        if self.what == "stepped":
+            return (f"it is {self.ratio:.4g} times it: another limit of clipping, or none" if exact else
+                    "something was added to it, or changed it, between the two")
         if self.what == "gradient" and not explained:
             right = ["the reported loss"] * self.loss_right
             right += [f"all gradients after that of {self.until!r}"] * bool(self.until)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from repro.seams.training import Batch, Held, Job, Session, TrainingParts
 from repro.seams.workload import tensors_in
 from repro.worker.ledger.notes import Note, Notes
 from repro.worker.ledger.seen import KeptBatches, Step, Unlike, same_tensors, unlike
-from repro.worker.ledger.writes import GroupOptions, Others, Writes, options_of_groups
+from repro.worker.ledger.writes import GroupOptions, Others, Writes, equal, local, options_of_groups
 from repro.worker.weights import checksum_held
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ class TrainingLedger:
         self._scaled = job.precision.loss_scaling is not None
         self._resting = _resting(parts.model)
         self._handles: list[Any] = []
+        self._inside: list[RemovableHandle] = []
+        """In the update of a kept step."""
         self._last: list[RemovableHandle] = []
         """The hook behind those of others on the model, once there are any."""
         self._hooks, self._shared_hooks = parts.model._forward_pre_hooks, _global_forward_pre_hooks
@@ -241,11 +243,11 @@ class TrainingLedger:
     def hold_state(self) -> None:
         """Copy the optimizer's state before an evaluation; after it, it must equal the copy."""
         state = getattr(self.optimizer, "state", {}) if self._started else {}
-        found = [*map(_local, tensors_in([*state.values()]))]
+        found = [*map(local, tensors_in([*state.values()]))]
         if self._state is None:
             self._state = [tensor.clone() for tensor in found]
             return
-        if len(found) != len(self._state) or not all(map(_equal, found, self._state)):
+        if len(found) != len(self._state) or not all(map(equal, found, self._state)):
             self._note("state", 0, 0)
         self._state = None
 
@@ -261,6 +263,44 @@ class TrainingLedger:
         self._looked = self._step.number + 1
         self._count_alike()
         self._counted_to = self._totals["steps"]
+
+    def hold_values(self) -> None:
+        """Copy what the optimizer steps and keeps, before a kept step; off the clock."""
+        if self._writes is not None:
+            self._writes.hold()
+
+    def watch_update(self, paused: Callable[[], AbstractContextManager[None]], read: Callable[[], None]) -> None:
+        """Look into the update of a kept step: what was copied may change in the optimizer's own steps only.
+
+        Args:
+            paused: returns a context whose time is not the step's.
+            read: called before each step of the optimizer; an update may have several.
+        """
+        def before(*_: Any) -> None:
+            with paused():
+                read()
+                self._compare_values()
+
+        def after(*_: Any) -> None:
+            with paused():
+                self.hold_values()
+
+        if self.optimizer is not None:
+            self._inside = [self.optimizer.register_step_pre_hook(before),
+                            self.optimizer.register_step_post_hook(after)]
+
+    def end_update(self) -> None:
+        """Compare once more, after a kept step; off the clock."""
+        self._compare_values()
+        for handle in self._inside:
+            handle.remove()
+        self._inside = []
+        if self._writes is not None:
+            self._writes.let_go()
+
+    def _compare_values(self) -> None:
+        if self._writes is not None and (changed := self._writes.changed()) is not None:
+            self._note("changed", 0, 0, of=changed)
 
     def _compare_writes(self) -> None:
         """Compare the writes into weights and the optimizer's state with those of the steps since the newest reading.
@@ -537,19 +577,3 @@ def _resting(model: torch.nn.Module, *, training: bool = True) -> int:
             module.training = was
         return found
     return sum(not was for was in flags.values())
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what this rank holds of a tensor, dense."""
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local.detach().to_dense() if local.is_sparse else local.detach()
-
-
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two dense tensors are the same; NaN, which is unequal to itself, by its bytes."""
-    import torch
-
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    return torch.equal(one, other) or torch.equal(
-        *(tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other)))

@@ -63,6 +63,8 @@ class Writes:
         self._optimizer, self._model = optimizer, model
         self._watched: list[_Watched] = []
         self._left = LEARNED
+        self._values: list[tuple[_Watched, torch.Tensor]] = []
+        """Copies, within one step."""
 
     @property
     def learning(self) -> bool:
@@ -116,6 +118,19 @@ class Writes:
         if not more:
             return None
         return Others(more[0][0], len(more), sum(writes for _, writes, _ in more), sum(most for *_, most in more))
+
+    def hold(self) -> None:
+        """Copy what the optimizer steps and keeps, for `changed`."""
+        self._values = [(item, local(item.tensor).clone()) for item in self._watched if item.own]
+
+    def changed(self) -> Others | None:
+        """Return the tensors whose values are no longer the copies; by whichever way they were written."""
+        found = [item.name for item, values in self._values if not equal(local(item.tensor), values)]
+        return Others(found[0], len(found)) if found else None
+
+    def let_go(self) -> None:
+        """Keep no copy."""
+        self._values = []
 
     def _find(self, named: Sequence[tuple[str, torch.nn.Parameter]]) -> list[_Watched]:
         """Return the model's trained parameters, the optimizer's, and what it keeps of each.
@@ -184,3 +199,19 @@ def _numbers(group: Mapping[str, Any], names: Collection[str]) -> dict[str, floa
         found |= {f"{name}{f'[{index}]' if len(values) > 1 else ''}": float(number)
                   for index, number in enumerate(values) if isinstance(number, int | float)}
     return found
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what this rank holds of a tensor, dense."""
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.detach().to_dense() if local.is_sparse else local.detach()
+
+
+def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two dense tensors are the same; NaN, which is unequal to itself, by its bytes."""
+    import torch
+
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.equal(one, other) or torch.equal(
+        *(tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other)))

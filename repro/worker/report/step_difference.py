@@ -34,7 +34,7 @@ CHANGES = ("decayed", "bfloat16", "centred", "cut", "thinned")
 class Worst:
     """The tensor that differs most, as a share of its own norm."""
 
-    def __init__(self, what: Literal["gradient", "buffer", "update"], may_overflow: bool = False) -> None:
+    def __init__(self, what: Literal["gradient", "buffer", "stepped", "update"], may_overflow: bool = False) -> None:
         self.what, self.may_overflow = what, may_overflow
         self.rows: list[tuple[str, float, float, float]] = []
         """Name, norm of the difference, own norm, product of both tensors."""

@@ -19,7 +19,7 @@ import psutil
 from repro.core import devices
 from repro.core.random_streams import Streams
 from repro.record.derive.effective import scores_differ
-from repro.record.log.facts import ScoreAgain, StepAgain, StepsAgain
+from repro.record.log.facts import Apart, ScoreAgain, StepAgain, StepsAgain
 from repro.record.log.schema import StepsRepeated
 from repro.seams.training import Batch, Engine, Job, Optimizer, Preconditioner, TrainingParts
 from repro.seams.workload import WholeSet, map_tensors
@@ -31,6 +31,7 @@ from repro.worker.report.final_checks import assemble
 from repro.worker.report.layer_trace import traced
 from repro.worker.report.own_step import Begun, Found, OwnStep
 from repro.worker.report.score_difference import SAME_SCORE, like_score, where_score_differs
+from repro.worker.report.step_difference import Worst, norm_of
 from repro.worker.setup import TrialContext
 from repro.worker.steps import TimedSteps
 
@@ -181,11 +182,45 @@ def _steps_within(
         begun = Begun(assemble(session, item.held, weights), own.buffers(item.buffers),
                       map_tensors(item.batches, lambda tensor: tensor.to(context.job.device)), item.random.restore)
         own.newest = {}
-        apart = own.compare_gradient(begun, Found(float(item.loss), assemble(session, item.gradients, weights)))
+        gradients = assemble(session, item.gradients, weights)
+        apart = own.compare_gradient(begun, Found(float(item.loss), gradients))
         if apart is None:
             break
+        apart += _stepped(context, item, gradients)
         found.append(StepAgain(number=item.step + 1, apart=tuple(apart)))
     return tuple(sorted(found, key=lambda step: step.number))
+
+
+def _stepped(context: TrialContext, kept: KeptStep, gradients: Mapping[str, np.ndarray]) -> list[Apart]:
+    """Return the tensor of which the optimizer was given another gradient than that of the backward pass, clipped; all
+    ranks take part, and each compares the parts that it has of both.
+
+    Args:
+        gradients: the full ones of the backward pass.
+    """
+    products = {name: np.zeros(3) for name in gradients}
+    for given in kept.stepped:
+        for item in kept.gradients:
+            begin, end = max(item.start, given.start), min(*(each.start + each.values.size for each in (item, given)))
+            if item.name == given.name and begin < end:
+                right, theirs = (each.values[begin - each.start:end - each.start].astype(np.float64)
+                                 for each in (item, given))
+                products[item.name] += right @ right, right @ theirs, theirs @ theirs
+    sums = np.reshape(context.session.total([float(value) for each in products.values() for value in each]), (-1, 3))
+    choices, squared = context.choices, sums.sum(axis=0)
+    if not np.isfinite(sums).all() or not squared[0]:  # a scaled gradient overflowed, or nothing was read
+        return []
+    factor = 1.0
+    if choices.gradient_clip is not None and choices.engine.get(Engine).ungated_clipping and choices.processes > 1:
+        factor = squared[1] / squared[0]  # another norm than that of the mean gradient
+    elif choices.gradient_clip is not None:
+        norm = float(np.linalg.norm([norm_of(array) for array in gradients.values()]))
+        factor = min(1.0, choices.gradient_clip / norm)
+    worst = Worst("stepped")
+    for name, (right, both, theirs) in zip(products, sums.tolist(), strict=True):
+        apart = max(0.0, theirs - 2 * factor * both + factor**2 * right)
+        worst.rows.append((name, apart**0.5, factor * right**0.5, factor * both))
+    return worst.found()
 
 
 COPIES = 13
