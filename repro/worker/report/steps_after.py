@@ -186,12 +186,12 @@ def _steps_within(
         apart = own.compare_gradient(begun, Found(float(item.loss), gradients))
         if apart is None:
             break
-        apart += _stepped(context, item, gradients)
+        apart += stepped_otherwise(context, item, gradients)
         found.append(StepAgain(number=item.step + 1, apart=tuple(apart)))
     return tuple(sorted(found, key=lambda step: step.number))
 
 
-def _stepped(context: TrialContext, kept: KeptStep, gradients: Mapping[str, np.ndarray]) -> list[Apart]:
+def stepped_otherwise(context: TrialContext, kept: KeptStep, gradients: Mapping[str, np.ndarray]) -> list[Apart]:
     """Return the tensor of which the optimizer was given another gradient than that of the backward pass, clipped; all
     ranks take part, and each compares the parts that it has of both.
 

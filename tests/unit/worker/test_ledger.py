@@ -167,6 +167,43 @@ def test_what_changes_the_optimizer_beside_its_steps_is_named(
     assert [remark.words for remark in find_contradictions([made.ledger.facts()])] == [words]
 
 
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("what", ["0.weight", "momentum_buffer of 0.weight"])
+def test_what_is_written_through_data_in_a_kept_step_is_named(
+    loop: Callable[..., Loop], what: str, behind: bool
+) -> None:
+    """Versions do not tell it; of a step that is kept, the values are compared."""
+    read = list[int]()
+
+    def before(made: Loop, step: int) -> None:
+        if step in (6, 7):
+            made.ledger.hold_values()
+            made.ledger.watch_update(nullcontext, lambda: read.append(step))
+
+    def after(made: Loop, step: int) -> None:
+        if step in (6, 7):
+            made.ledger.end_update()
+
+    made = loop(before=before, after=after)
+    step = made.optimizer.step
+
+    def changed() -> None:
+        weight = made.parts.model[0].weight
+        if behind:
+            step()
+        if made.step == 7:
+            tensor = weight if what == "0.weight" else made.optimizer.state[weight]["momentum_buffer"]
+            tensor.data.mul_(0.5)
+        if not behind:
+            step()
+
+    made.optimizer.step = changed  # type: ignore[assignment, method-assign]
+    made.run()
+    assert read == [6, 7]
+    assert [remark.words for remark in find_contradictions([made.ledger.facts()])] == [
+        f"rank 0: {what!r} changed in step 8 before the optimizer's own step or behind it"]
+
+
 def test_steps_that_leave_tensors_alone_write_nothing_else() -> None:
     """Some do not use a parameter, some do not update; an engine's copy of the weights is written in every step."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, bias=False))

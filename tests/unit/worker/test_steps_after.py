@@ -1,14 +1,18 @@
-"""Steps after a trial end with the time that they may take, on all ranks alike."""
+"""Steps that are repeated after a trial: when they end, on all ranks alike, and what the optimizer was given."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
+from repro.record.log.facts import Apart
+from repro.seams.training import Held
 from repro.worker.clock import Stopwatch
-from repro.worker.report.steps_after import STEPS_SHARE, TIME_SHARE, _Allowance
+from repro.worker.kept_steps import KeptStep
+from repro.worker.report.steps_after import STEPS_SHARE, TIME_SHARE, _Allowance, stepped_otherwise
 from repro.worker.setup import TrialContext
 
 
@@ -58,3 +62,38 @@ def test_the_time_of_a_trial_counts_its_earlier_attempts() -> None:
     rank.clock.watch.resume(found)
     rank.allowance = _Allowance(cast(TrialContext, rank))
     assert rank.repeated(8.5) == 9
+
+
+RIGHT = {"w": np.array([[3.0, 0.0], [0.0, 2.0]], np.float32), "b": np.array([6.0], np.float32)}
+"""Its norm is 7."""
+
+
+def stepped(given: list[Held], clip: float | None = None, ungated: str = "") -> list[Apart]:
+    """Return how a gradient that the optimizer was given differs, on the second of two ranks with the same parts."""
+    kept = KeptStep(70, (), (), {}, cast(Any, None), 0.0, [Held(name, array.ravel()) for name, array in RIGHT.items()],
+                    given)
+    engine = SimpleNamespace(get=lambda _: SimpleNamespace(ungated_clipping=ungated))
+    context = SimpleNamespace(session=SimpleNamespace(total=lambda values: [2 * value for value in values]),
+                              choices=SimpleNamespace(gradient_clip=clip, engine=engine, processes=2))
+    return stepped_otherwise(cast(TrialContext, context), kept, RIGHT)
+
+
+@pytest.mark.parametrize(("clip", "factor", "ungated", "apart"), [
+    (None, 1, "", 0), (7, 1, "", 0), (3.5, 0.5, "", 0), (3.5, 0.25, "", 0.5), (None, 10, "", 9), (3.5, 1, "", 1),
+    (3.5, 0.25, "each rank clips its own", 0)])
+def test_the_optimizer_is_to_be_given_the_gradient_clipped(
+    clip: float | None, factor: float, ungated: str, apart: float
+) -> None:
+    given = [Held(name, factor * array.ravel()) for name, array in RIGHT.items()]
+    found, = stepped(given, clip, ungated)
+    assert found.apart == pytest.approx(apart, rel=1e-3, abs=1e-6) and found.ratio == pytest.approx(1 + (
+        -apart if factor * 7 < min(clip or 7, 7) else apart))
+
+
+def test_of_what_the_optimizer_is_given_those_parts_are_compared_that_a_rank_has_of_both() -> None:
+    found, = stepped([Held("w", np.array([0.0, 0.0, 2.0], np.float32), 1), Held("b", np.array([6.0], np.float32))])
+    assert found.apart < 1e-6
+    found, = stepped([Held("w", np.array([0.5, 0.0, 2.0], np.float32), 1), Held("b", np.array([6.0], np.float32))])
+    assert (found.name, found.apart, found.differ) == ("w", pytest.approx(0.25, rel=1e-3), 1)
+    assert not stepped([]), "nothing was read"
+    assert not stepped([Held("b", np.array([np.inf], np.float32))]), "a scaled gradient overflowed"
