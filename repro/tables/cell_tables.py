@@ -9,6 +9,7 @@ from repro.compare.cell_figures import GROUPS, Figure
 from repro.compare.design.calibration import machine_of
 from repro.compare.findings import Findings
 from repro.core.numbers import readable, spans
+from repro.record.result.status import counted
 from repro.tables.layout import NOTHING, Column, TextTable, count, ends, figure, laid, rounded, words
 from repro.tables.values import Row, as_number, bounds, estimate, plain
 
@@ -122,6 +123,8 @@ def missing_text(item: Summary) -> str:
     """Return what stands for a median that a cell has not."""
     if not item.n:
         return "not run"
+    if not counted(item.statuses):
+        return "no valid trial"
     return "not reached" if METRICS[item.metric].to_target and item.ok < item.n else "none"
 
 

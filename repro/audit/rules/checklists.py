@@ -115,7 +115,7 @@ def functional(facts: Facts) -> Judged:
         return "fail", "not consistent: the parity gate found engines that train differently"
     broken = [run.name for _, run in facts.runs if run.reached is None]
     if broken:
-        return "fail", f"not exercisable: {many(broken, 'run')} crashed or left an invalid log: " \
+        return "fail", f"not exercisable: {many(broken, 'run')} crashed or was invalid: " \
                        f"{join(broken)}"
     if facts.ungated:
         left_out = join(f"{label}: {reason}" for label, reason in facts.ungated.items())

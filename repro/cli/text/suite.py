@@ -15,6 +15,7 @@ from repro.core import pattern
 from repro.core.errors import visible
 from repro.core.numbers import plain_sum, spans
 from repro.core.source_code import SourceCode, is_file_kind
+from repro.record.result.status import counted
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
 from repro.seams.preconditioner import Work
 from repro.suite.levels import contender_label
@@ -327,7 +328,8 @@ def cell_lines(summaries: Sequence[Summary]) -> list[str]:
     """Return the cells with their medians."""
     width = max((len(item.label) for item in summaries), default=0)
     resumed = " ({} resumed from a checkpoint; the lost time is on their clocks)"
-    return [f"{item.label:<{width}}  {item.ok} of {item.n} {item.done}, median {median_text(item)}"
+    return [f"{item.label:<{width}}  {item.ok} of {item.n} {item.done}"
+            f"{f', median {median_text(item)}' if counted(item.statuses) or not item.n else ': no valid trial'}"
             + (resumed.format(item.resumed) if item.resumed else "") for item in summaries]
 
 

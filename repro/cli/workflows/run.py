@@ -300,6 +300,8 @@ def _next_step(record: Record, code: Exit) -> str:
     again = any(meaning(item.status).reruns for item in record.results)
     if code == Exit.TRIAL_FAILED and again and not record.plan.design.is_contest and record.plan.design.scored:
         return f"{_resume_command(record.folder.root, record.plan)} --rerun-failed"
+    if any(item.status == "invalid" for item in record.results):
+        return "mend what the reason of each invalid trial names, and run the suite again (--resume leaves them so)"
     return f"{command(f'bundle {shlex.quote(str(record.folder.root))}')}  (one file, which others verify and run again)"
 
 

@@ -267,7 +267,8 @@ DEALT = {"": "other samples than the workload gives, or changed ones",
          "inputs": "other inputs than the workload gives, and the right targets: changed, or augmented otherwise",
          "targets": "other targets than the workload gives, and the right inputs"}
 """Which tensors of a batch are not those of the workload; "": both."""
-COUNTED = {"written": "blocks of steps", "replaced": "blocks of steps", "option": "updates of a parameter group"}
+COUNTED = {"written": "blocks of steps", "replaced": "blocks of steps", "changed": "kept steps",
+           "option": "updates of a parameter group"}
 """Kind of a ledger's note -> the unit of its number, where it is not the step."""
 LEDGER_CAUSES = {"late": "that of the step before", "left out": "the update changes nothing",
                  "held": "that of the first step, which the schedule does not reach",
@@ -275,6 +276,10 @@ LEDGER_CAUSES = {"late": "that of the step before", "left out": "the update chan
                  "order": "the same, in another order", "repeated": "some of them twice, others not at all",
                  "shape": "they have another shape",
                  "some": "{found:g} of {wanted:g} samples in this step are others, or changed"}
+
+
+SINCE = "; since which step is not known"
+"""Of what is found after the trial."""
 
 
 class OtherStep(Worded):
@@ -314,7 +319,7 @@ class OtherStep(Worded):
             return (f"{where} the optimizer stepped with a gradient{of} that differs by {self.apart:.2g} {size}from "
                     f"that of the backward pass, clipped (limit {self.limit:g}): {self.cause()}")
         return (f"{where} the {self.what}{of} differs by {self.apart:.2g} {size}from the harness's own (limit "
-                f"{self.limit:g}): {self.cause()}")
+                f"{self.limit:g}): {self.cause()}{'' if self.within else SINCE}")
 
     def cause(self, stateful: str = STATEFUL, of_update: str = UPDATE_CAUSE) -> str:
         """Return the likely cause, and which tensors differ.

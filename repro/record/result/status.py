@@ -73,7 +73,7 @@ STATUSES: dict[str, StatusSpec] = {row.name: row for row in (
                by_chance=True),
     StatusSpec(name="hung", words="hung", page_word="hung", counts=False, failed=True, reruns=True, by_chance=True,
                limit="stall_seconds"),
-    StatusSpec(name="invalid", words="left an invalid log", page_word="invalid", counts=False, logged=True,
+    StatusSpec(name="invalid", words="was invalid", page_word="invalid", counts=False, logged=True,
                failed=True),
     StatusSpec(name="abandoned", words="was abandoned as hopeless", page_word="abandoned", level="warn",
                target="watched", logged=True),

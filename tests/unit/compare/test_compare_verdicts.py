@@ -227,9 +227,11 @@ def test_a_crash_is_named_and_is_no_missed_target() -> None:
     found = against(ours, theirs)
     assert (found.verdict, found.ratio) == ("inconclusive", None)
     assert found.because == (
-        "the candidate crashed in 1 of 6 trials and the baseline left an invalid log in 1 of 6 trials and missed the "
+        "the candidate crashed in 1 of 6 trials and the baseline was invalid in 1 of 6 trials and missed the "
         "target in 1; a failed trial says nothing about the time to the target, so there is no ratio")
-    assert found.settles == "report it as undecided. Trials that ended so do not run again"  # the invalid one
+    assert found.settles == (  # the invalid one
+        "report it as undecided. Trials that ended so do not run again; mend what their reasons name and start another "
+        "run")
     crashed = against(ours, trials(BASELINE, [10.0] * 6))
     assert crashed.settles == "run them again: repro run --resume RUN --rerun-failed"
 

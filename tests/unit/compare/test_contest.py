@@ -89,7 +89,7 @@ def test_other_designs_claim_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("ends", "verdict", "because"), [
     ("crashed", "cannot be tested", "of 6 declared runs 1 crashed, and the claim is about all of them"),
     ("hung", "cannot be tested", "of 6 declared runs 1 hung, and the claim"),
-    ("invalid", "cannot be tested", "of 6 declared runs 1 left an invalid log, and the claim"),
+    ("invalid", "cannot be tested", "of 6 declared runs 1 was invalid, and the claim"),
     ("diverged", "not supported", "of 6 declared runs 1 diverged, so there is no mean over all runs"),
     ("timed_out", "not supported", "of 6 declared runs 1 ran into the time limit, so there is no mean over all runs"),
     ("out_of_memory", "not supported", "of 6 declared runs 1 ran out of memory, so there is no mean over all runs"),
