@@ -81,6 +81,7 @@ def test_every_update_rule(tmp_path: Path, name: str, seed: int) -> None:
     found = run(tmp_path, seed, engines, optimizer=RULES[name], gradient_clip=0.5,
                 workload="{kind: digits-mlp, hidden: 64}")
     assert all(again.updates and again.steps for _, again, _ in found)  # one, where a busy machine has no time for more
+    assert all("stepped" in {item.what for item in step.apart} for _, again, _ in found for step in again.within)
 
 
 @pytest.mark.slow

@@ -742,7 +742,8 @@ def test_tensors_with_factors_of_their_own_are_told_from_one_factor() -> None:
         count = sum(factor != 1 for factor in factors)
         assert (found.differ, len(found.differing)) == (count % 3, count % 3)
     words, = judged(1.0, ratio=2.0, like="multiples", shares=(1.0, 2.0), differing=("0.weight",), differ=1)
-    assert words.endswith("from 1 to 2 times; only in '0.weight'; since which step is not known") and "summed over the micro-batches" in words
+    assert "summed over the micro-batches" in words
+    assert words.endswith("from 1 to 2 times; only in '0.weight'; since which step is not known")
 
 
 def test_a_layer_that_differs_is_the_cause_where_no_factor_or_likeness_is_known() -> None:
