@@ -249,6 +249,7 @@ LEDGER_WORDS = {
                "changed",
     "updates": "the optimizer stepped {found:g} times and not {wanted:g}, as usual, first in step {step}",
     "data": "training data were read before the clock started",
+    "evaluation data": "evaluation samples were read inside a timed step, first in step {step}",
     "clock": "the trial's clock counted {found:.6g} s, and the kernel's {wanted:.6g} s",
     "dealt": "in step {step}, one of the last two whose batches were read again, it was dealt {dealt}",
     "state": "an evaluation changed what the optimizer keeps, first after step {step}",

@@ -70,6 +70,7 @@ class TrainingLedger:
         self.may_read = False
         """The clock is running, so training data may be read."""
         self._early = {name: _Early(getattr(parts, name), self) for name in ("open_data", "train_batch")}
+        self._eval_batch = parts.eval_batch
         for name, watched in self._early.items():
             setattr(parts, name, watched)
         self.attach()
@@ -343,6 +344,7 @@ class TrainingLedger:
         self._handles = [optimizers.register_optimizer_step_post_hook(self._on_update)]
         self._watch_calls()
         self._parts.loss = self._on_loss
+        self._parts.eval_batch = self._on_eval_batch
 
     def _watch_calls(self) -> None:
         # A hook before the forward pass would take every step through the slow half of torch's call.
@@ -358,6 +360,7 @@ class TrainingLedger:
         if self._model._compiled_call_impl == self._on_call:
             self._model._compiled_call_impl = self._replaced
         self._parts.loss = self._loss
+        self._parts.eval_batch = self._eval_batch
 
     def hold(self, held: Sequence[Held]) -> None:
         """Take the weights that this rank holds after a drawn step; then those before the next one, which are to be
@@ -484,6 +487,11 @@ class TrainingLedger:
         elif not same and self._passed[1]:
             self._look(1, number, targets if hasattr(targets, "untyped_storage") else next(tensors_in(targets), None))
         return loss
+
+    def _on_eval_batch(self, indices: Any) -> Batch:
+        if self._started and self._step.inside:
+            self._note("evaluation data", 0, 0)
+        return self._eval_batch(indices)
 
     def _on_backward(self, _: torch.Tensor) -> None:
         if not self._step.inside:

@@ -44,7 +44,8 @@ def parts_of() -> TrainingParts:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Dropout(0.1), torch.nn.Linear(6, 3))
     unused: Any = None
-    return TrainingParts(model=model, loss=torch.nn.functional.cross_entropy, scores={}, eval_batch=unused,
+    return TrainingParts(model=model, loss=torch.nn.functional.cross_entropy, scores={},
+                         eval_batch=lambda indices: batch(int(indices[0])),
                          train_batch=lambda _, indices: batch(int(indices[0])), synthetic_batch=unused,
                          open_data=lambda: "sha")
 
@@ -585,6 +586,14 @@ def test_data_that_are_read_before_the_clock_runs_are_a_note(loop: Callable[...,
     right.parts.open_data()
     right.parts.train_batch(0, np.arange(3))
     assert right.ledger.facts().notes == ()
+
+
+def test_evaluation_samples_are_read_outside_the_steps(loop: Callable[..., Loop]) -> None:
+    read = np.arange(3)
+    assert notes(loop(after=lambda made, _: made.parts.eval_batch(read))) == {}
+    made = loop(rate=lambda step: RATES[step] if made.parts.eval_batch(read) or step else 0)
+    found = notes(made)
+    assert found.keys() == {"evaluation data"} and found["evaluation data"].times == STEPS
 
 
 def test_weights_that_change_between_two_steps_or_differ_between_ranks_are_notes(loop: Callable[..., Loop]) -> None:
