@@ -38,7 +38,7 @@ def bundle(run: Path, out: Path | None, licence: str, key: Path | None, as_json:
         echo_json(made)
         return
     if made.scrubbed:
-        say(f"credentials or paths were removed from {len(made.scrubbed)} files: "
+        say(f"paths of this machine, and credentials if there were any, are left out of {len(made.scrubbed)} files: "
                    f"{', '.join(made.scrubbed[:5])}{' ...' if len(made.scrubbed) > 5 else ''}", err=True)
     if made.emulated:
         say(f"{made.emulated[0]} stands for a GPU: the bundle says so, and a board does not count it", err=True)
