@@ -19,7 +19,7 @@ from repro.seams.training import Batch, Held, Job, Session, TrainingParts
 from repro.seams.workload import tensors_in
 from repro.worker.ledger.notes import Note, Notes
 from repro.worker.ledger.seen import KeptBatches, Step, Unlike, same_tensors, unlike
-from repro.worker.ledger.writes import GroupOptions, Others, Writes, equal, local, options_of_groups
+from repro.worker.ledger.writes import GroupOptions, Others, Writes, local, options_of_groups
 from repro.worker.weights import checksum_held
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class TrainingLedger:
         if self._state is None:
             self._state = [tensor.clone() for tensor in found]
             return
-        if len(found) != len(self._state) or not all(map(equal, found, self._state)):
+        if len(found) != len(self._state) or not all(map(_equal, found, self._state)):
             self._note("state", 0, 0)
         self._state = None
 
@@ -266,12 +266,12 @@ class TrainingLedger:
         self._counted_to = self._totals["steps"]
 
     def hold_values(self) -> None:
-        """Copy what the optimizer steps and keeps, before a kept step; off the clock."""
+        """Look at what the optimizer steps and keeps, before a kept step; off the clock."""
         if self._writes is not None:
             self._writes.hold()
 
     def watch_update(self, paused: Callable[[], AbstractContextManager[None]], read: Callable[[], None]) -> None:
-        """Look into the update of a kept step: what was copied may change in the optimizer's own steps only.
+        """Look into the update of a kept step: what `hold_values` saw may change in the optimizer's own steps only.
 
         Args:
             paused: returns a context whose time is not the step's.
@@ -296,8 +296,6 @@ class TrainingLedger:
         for handle in self._inside:
             handle.remove()
         self._inside = []
-        if self._writes is not None:
-            self._writes.let_go()
 
     def _compare_values(self) -> None:
         if self._writes is not None and (changed := self._writes.changed()) is not None:
@@ -585,3 +583,13 @@ def _resting(model: torch.nn.Module, *, training: bool = True) -> int:
             module.training = was
         return found
     return sum(not was for was in flags.values())
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two dense tensors are the same; NaN, which is unequal to itself, by its bytes."""
+    import torch
+
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.equal(one, other) or torch.equal(
+        *(tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other)))

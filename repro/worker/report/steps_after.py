@@ -215,7 +215,7 @@ def stepped_otherwise(context: TrialContext, kept: KeptStep, gradients: Mapping[
         factor = squared[1] / squared[0]  # another norm than that of the mean gradient
     elif choices.gradient_clip is not None:
         norm = float(np.linalg.norm([norm_of(array) for array in gradients.values()]))
-        factor = min(1.0, choices.gradient_clip / norm)
+        factor = min(1.0, choices.gradient_clip / (norm + 1e-6))  # as torch and DeepSpeed clip
     worst = Worst("stepped")
     for name, (right, both, theirs) in zip(products, sums.tolist(), strict=True):
         apart = max(0.0, theirs - 2 * factor * both + factor**2 * right)
