@@ -149,10 +149,6 @@ class LoopSession(TorchSession):
         return [Held(name, as_array(stepped.grad).ravel() / scale)
                 for (name, _), stepped in zip(self.trained(), self.stepped, strict=True) if stepped.grad is not None]
 
-    def unapplied_scale(self) -> float:
-        """Return the loss scale that the optimizer itself, inside its `step`, is to divide the gradient by."""
-        return float(getattr(self.optimizer, "grad_scale", None) or 1.0)
-
     def weights(self) -> dict[str, np.ndarray]:
         return {name: as_array(p) for name, p in (self.masters.named if self.masters else self.trained())}
 

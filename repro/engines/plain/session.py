@@ -139,6 +139,10 @@ class TorchSession(Session):
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
+    def unapplied_scale(self) -> float:
+        """Return the loss scale that a fused optimizer is to divide the gradient by, inside its `step`."""
+        return float(getattr(self.optimizer, "grad_scale", None) or 1.0)
+
     # ---- evaluation
 
     @contextmanager

@@ -244,12 +244,12 @@ class DeepSpeedSession(TorchSession):
     def stepped_gradients(self) -> list[Held] | None:
         given = [tensor for group in self.optimizer.param_groups for tensor in group["params"]
                  if tensor.grad is not None]
-        found = []
+        scale, found = np.float32(self.unapplied_scale()), []
         for name, parameter in self.trained():
             for tensor in given:
                 if (part := self._part_of(tensor, parameter)) is not None:
                     offset, size, start = part
-                    values = as_array(tensor.grad.reshape(-1).narrow(0, offset, size))
+                    values = as_array(tensor.grad.reshape(-1).narrow(0, offset, size)) / scale
                     found.append(Held(name, values[:size_of(parameter) - start], start))
         return found
 
