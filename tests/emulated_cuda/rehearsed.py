@@ -106,6 +106,17 @@ def rest() -> Iterator[Rehearsed]:
                 optimizer=OPTIMIZERS["adamw"])
     yield small("offload-weights", {"engine": ["ddp", "{kind: deepspeed, stage: 3, offload: optimizer+weights}"]}, 2,
                 processes=2, optimizer=OPTIMIZERS["adamw"])
+    # Long enough for steps that are kept and repeated; fused optimizers, which divide by the loss scale themselves.
+    long: dict[str, object] = {"processes": 2, "optimizer": OPTIMIZERS["adamw"], "gradient_clip": 1.0, "stop": (
+        "{metric: top1, target: 0.99, max_epochs: 6}")}
+    zero = [f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4)]
+    yield small("kept-steps", {"engine": ["ddp", "fsdp", *zero], "precision": ["fp32", "bf16-master"]}, 12, **long)
+    yield small("kept-steps-scaled", {"engine": ["ddp", "fsdp", zero[0]]}, 3, precision="fp16-autocast", **long)
+    yield small("kept-steps-unclipped", {"engine": ["ddp", "fsdp", zero[0]]}, 3, precision="fp16-autocast", **(
+        long | {"gradient_clip": None}))
+    yield small("kept-steps-scaled-masters", {"engine": ["ddp", "fsdp", *zero[1:]]}, 5, precision="fp16-master", **long)
+    yield small("kept-steps-offload", {"engine": [f"{{kind: deepspeed, stage: {stage}, offload: optimizer}}"
+                                                  for stage in (1, 2, 3)]}, 3, **long)
     yield small("zero-plus-plus", {"engine": ["{kind: deepspeed, stage: 3, hpz: 2}"]}, 1, processes=2)
     yield small("input-workers", {"input.workers": (0, 2), "engine": ["ddp", "{kind: deepspeed, stage: 2}"]}, 4,
                 processes=2, workload="text", batch="{global: 16}", optimizer=OPTIMIZERS["adamw"],
