@@ -61,8 +61,8 @@ class KeptStep:
     """As the engine returned it, not yet read."""
     gradients: Sequence[Held] = ()
     """This rank's part of the mean gradient, unclipped."""
-    stepped: Sequence[Held] = ()
-    """The same as the optimizer is given it, clipped; empty: not read."""
+    stepped: Sequence[Held] | None = None
+    """The same as the optimizer is given it, clipped; None: not read, or it did not step."""
 
     @property
     def size(self) -> int:
@@ -121,18 +121,23 @@ class StepKeeper:
         if kept.size <= self._limit:
             self._kept[why] = kept
 
-    def end(self, why: str, loss: Any) -> None:
+    def end(self, why: str) -> None:
         """Copy the gradient, after the backward pass and before the update."""
-        if (kept := self._kept.get(why)) is None:
-            return
-        kept.loss, kept.gradients = loss, self.session.held_gradients() or ()
-        if not kept.gradients:  # an engine that cannot tell
-            del self._kept[why]
+        if (kept := self._kept.get(why)) is not None:
+            kept.gradients = self.session.held_gradients() or ()
 
     def read_stepped(self, why: str) -> None:
         """Copy the gradient that the optimizer steps with; inside its step."""
-        if self.clips_only and (kept := self._kept.get(why)) is not None:
-            kept.stepped = [*kept.stepped, *(self.session.stepped_gradients() or ())]
+        kept, given = self._kept.get(why), self.session.stepped_gradients() if self.clips_only else None
+        if kept is not None and given is not None:
+            kept.stepped = [*(kept.stepped or ()), *given]
+
+    def end_step(self, why: str, loss: Any) -> None:
+        """Keep the loss, as the engine returned it; nothing of a step whose gradient the engine cannot tell."""
+        if (kept := self._kept.get(why)) is not None:
+            kept.loss = loss
+            if not kept.gradients:
+                del self._kept[why]
 
 
 def make_keeper(context: TrialContext) -> StepKeeper | None:

@@ -154,12 +154,9 @@ class TimedSteps:
             ledger.end()
         timer.mark_step()
         if ledger is not None:
-            if why or ledger.learning:
+            if ledger.learning:
                 with self.context.clock.watch.phase("logging"):
-                    if why:
-                        ledger.end_update()
-                    if ledger.learning:
-                        ledger.learn()
+                    ledger.learn()
                 timer.exclude_pause()
             if step in self._watched:
                 self._watch_weights(ledger)
@@ -179,17 +176,34 @@ class TimedSteps:
         self.timer.exclude_pause()
 
     def _kept_step(self, why: str, batches: Sequence[Batch], rate: float) -> Any:
-        """Train a step that is repeated after the trial; copies are made off the clock of training."""
-        assert self.keeper is not None and self.ledger is not None
+        """Train a step that is repeated after the trial; copies are made off the clock of training, some of them
+        between its backward pass and its update."""
+        session, keeper, ledger = self.session, self.keeper, self.ledger
+        assert keeper is not None and ledger is not None
+        own, update, updates = vars(session).get("update"), session.update, 0
+
+        def watched(rate: float) -> None:
+            nonlocal updates
+            updates += 1
+            if updates == 1:
+                with self._paused():
+                    keeper.end(why)
+                    if session.writes_alike:  # else another thread may step
+                        ledger.watch_update(self._paused, partial(keeper.read_stepped, why))
+            update(rate)
+
         with self._paused():
-            self.keeper.begin(why, self.step, batches)
-            self.ledger.hold_values()
-        loss = self.session.backward(batches)
+            keeper.begin(why, self.step, batches)
+            ledger.hold_values()
+            session.update = watched  # type: ignore[method-assign]
+        loss = session.step(batches, rate)
         with self._paused():
-            self.keeper.end(why, loss)
-            if self.session.writes_alike:  # else another thread may step
-                self.ledger.watch_update(self._paused, partial(self.keeper.read_stepped, why))
-        self.session.update(rate)
+            if own is None:
+                del session.update
+            else:
+                session.update = own  # type: ignore[method-assign]
+            keeper.end_step(why, loss)
+            ledger.end_update(updates)
         return loss
 
     @contextmanager

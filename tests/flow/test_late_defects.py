@@ -64,17 +64,23 @@ PASSING = {
     "softer-for-a-while": "the loss differs",
     "last-micro-batch-for-a-while": "it is that of the last micro-batch alone",
     "narrow-for-a-while": "the loss differs",
-    "larger-steps-for-a-while": "it is 3 times it: another limit of clipping, or none",
-    "other-samples-for-a-while": "something was added to it, or changed it, between the two",
 }
 """They end before the trial does."""
+BETWEEN = {
+    "larger-steps-for-a-while": "it is 3 times it: another limit of clipping, or none",
+    "other-samples-for-a-while": "something was added to it, or changed it, between the two",
+    "rests-before-the-step-for-a-while": "it was not given to the optimizer, or set to 0",
+    "hook-clamps-for-a-while": "before the optimizer's own step or behind it",
+    "clamped-for-a-while": "before the optimizer's own step or behind it",
+    "momentum-fades-for-a-while": "before the optimizer's own step or behind it",
+    "own-step-for-a-while": "called its `update` 0 times and not 1",
+}
+"""They act in the same steps, between the backward pass and the end of the update."""
 BESIDE = {
     "halved-once": "something beside the optimizer's steps wrote into ",
     "rounded-now-and-then": "something beside the optimizer's steps wrote into ",
     "momentum-reversed-once": "something beside the optimizer's steps wrote into 'momentum_buffer of ",
     "momentum-lower-for-a-while": "the optimizer's momentum was 0.5 and not 0.9",
-    "clamped-for-a-while": "before the optimizer's own step or behind it",
-    "momentum-fades-for-a-while": "before the optimizer's own step or behind it",
     "log-stops-for-a-while": "the trial's clock counted",
 }
 """They write beside the optimizer, in single steps, or change an option of it, or the log's clock, for a while."""
@@ -146,6 +152,12 @@ def test_what_ends_before_the_trial_is_seen_in_the_steps_that_were_kept(tmp_path
     for name, words, reason in voided(tmp_path, engine, PASSING):
         assert " of the trial the " in reason, (name, reason)
         assert words in reason or engine == "fsdp", (name, reason)  # there the mean is changed, by parts
+
+
+@pytest.mark.parametrize("engine", list(KINDS))
+def test_what_happens_behind_the_backward_pass_is_seen_in_the_steps_that_were_kept(tmp_path: Path, engine: str) -> None:
+    for name, words, reason in voided(tmp_path, engine, BETWEEN):
+        assert words in reason, (name, reason)
 
 
 @pytest.mark.parametrize("engine", list(KINDS))

@@ -170,6 +170,59 @@ def other_samples_for_a_while(plant: Plant) -> None:
 
 
 @defect("weight")
+def rests_before_the_step_for_a_while(plant: Plant) -> None:
+    """Half of the tensors that the optimizer is called with lose their gradient for a while; of one tensor that one."""
+    step = plant.session.optimizer.step
+
+    def changed(*args: Any, **named: Any) -> Any:
+        given = [tensor for group in plant.groups if passing(plant) for tensor in group["params"]]
+        for tensor in given[:max(1, len(given) // 2)]:
+            tensor.grad = None
+        return step(*args, **named)
+
+    plant.session.optimizer.step = changed
+
+
+@defect("weight")
+def hook_clamps_for_a_while(plant: Plant) -> None:
+    """A hook behind the optimizer's step clamps the weights for a while, through `data`."""
+    def change(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups if passing(plant) else ():
+            for tensor in group["params"]:
+                local = tensor.data.to_local() if hasattr(tensor.data, "to_local") else tensor.data
+                local.clamp_(-0.2, 0.2)
+
+    plant.session.optimizer.register_step_post_hook(change)
+
+
+@defect("weight")
+def own_step_for_a_while(plant: Plant) -> None:
+    """The whole step is done in a backward pass for a while; taken apart, it is right."""
+    session, whole = plant.session, plant.session.step
+
+    def step(batches: Sequence[Batch], rate: float) -> Any:
+        if not passing(plant):
+            return whole(batches, rate)
+        session.backward, backward = lambda batches: _smaller(session, backward(batches)), session.backward
+        try:
+            loss = session.backward(batches)
+            type(session).update(session, rate)
+            plant.updates += 1
+            return loss
+        finally:
+            session.backward = backward
+
+    session.step = step
+
+
+def _smaller(session: Any, loss: Any) -> Any:
+    for _, parameter in session.trained():
+        if parameter.grad is not None:
+            parameter.grad.mul_(0.1)
+    return loss
+
+
+@defect("weight")
 def clamped_for_a_while(plant: Plant) -> None:
     """The weights are clamped behind each update for a while, through `data`, which raises no version."""
     def change() -> None:

@@ -221,10 +221,12 @@ class FsdpSession(LoopSession):
         return found
 
     def stepped_gradients(self) -> list[Held] | None:
-        scale, parts = np.float32(self.unapplied_scale()), self._parts()
+        scale = np.float32(self.unapplied_scale())
+        given = {id(tensor) for group in self.optimizer.param_groups for tensor in group["params"]}
         gradients: list[tuple[str, Any, int]] = [
-            (name, part.grad, self._start(part)) for name, part in parts if part.grad is not None]
-        return [Held(name, as_array(gradient.to_local()).ravel() / scale, start) for name, gradient, start in gradients]
+            (name, part.grad, self._start(part)) for name, part in self._parts() if id(part) in given]
+        return [Held(name, as_array(gradient.to_local()).ravel() / scale, start)
+                for name, gradient, start in gradients if gradient is not None]
 
     def weights(self) -> dict[str, np.ndarray]:
         return {name: _full(parameter) for name, parameter in self.trained()}

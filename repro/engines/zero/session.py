@@ -244,31 +244,28 @@ class DeepSpeedSession(TorchSession):
     def stepped_gradients(self) -> list[Held] | None:
         given = [tensor for group in self.optimizer.param_groups for tensor in group["params"]
                  if tensor.grad is not None]
-        scale, found = np.float32(self.unapplied_scale()), []
+        known = {id(tensor): tensor for tensor in given}
+        memory = {tensor.untyped_storage().data_ptr(): tensor for tensor in given}
+        masters = self._stage_0_masters() if self.stage == 0 and self.job.precision.master else {}
+        wrapper, scale, found = self.engine.optimizer, np.float32(self.unapplied_scale()), []
         for name, parameter in self.trained():
-            for tensor in given:
-                if (part := self._part_of(tensor, parameter)) is not None:
-                    offset, size, start = part
-                    values = as_array(tensor.grad.reshape(-1).narrow(0, offset, size)) / scale
-                    found.append(Held(name, values[:size_of(parameter) - start], start))
+            owned: Any = parameter
+            if self.stage == 0:
+                tensor = known.get(id(masters.get(id(parameter), parameter)))
+                offset, size, start = 0, parameter.numel(), 0
+            elif self.stage == 3:
+                group, offset, size = wrapper.grad_position[wrapper.get_param_id(owned)]
+                tensor, start = known.get(id(wrapper.fp32_partitioned_groups_flat[group])), self.job.rank * size
+            elif (mapping := owned._hp_mapping) is not None:
+                tensor = memory.get(mapping.hp_fragment.untyped_storage().data_ptr())
+                place = mapping.hp_fragment_address
+                offset, size, start = place.start, place.numel, mapping.lp_fragment_address.start
+            else:
+                continue
+            if tensor is not None:
+                values = as_array(tensor.grad.reshape(-1).narrow(0, offset, size)) / scale
+                found.append(Held(name, values[:max(0, size_of(parameter) - start)], start))
         return found
-
-    def _part_of(self, tensor: torch.Tensor, parameter: Any) -> tuple[int, int, int] | None:
-        """Return the place and the size of a parameter's part in a flat tensor that is stepped, and where in the
-        flattened parameter it starts; None: none of it is there."""
-        if self.stage == 0:
-            stepped = self._stage_0_masters()[id(parameter)] if self.job.precision.master else parameter
-            return (0, tensor.numel(), 0) if tensor is stepped else None
-        if self.stage == 3:
-            wrapper = self.engine.optimizer
-            group, offset, size = wrapper.grad_position[wrapper.get_param_id(parameter)]
-            inside = wrapper.fp32_partitioned_groups_flat[group] is tensor
-            return (offset, size, self.job.rank * size) if inside else None
-        mapping = parameter._hp_mapping
-        if mapping is None or mapping.hp_fragment.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr():
-            return None
-        place = mapping.hp_fragment_address
-        return place.start, place.numel, mapping.lp_fragment_address.start
 
     def weights(self) -> dict[str, np.ndarray]:
         if self.stage > 0:

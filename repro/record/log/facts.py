@@ -66,14 +66,15 @@ class FinalFacts(Frozen):
 
 NoteKind = Literal["samples", "loss", "inputs", "targets", "outside", "backward", "update outside", "flags", "autocast",
                    "updates", "rate", "moved", "state", "data", "evaluation data", "dealt", "clock", "counted",
-                   "written", "replaced", "changed", "option"]
+                   "written", "replaced", "changed", "closure", "own step", "option"]
 """What contradicts a ledger: samples of a step that the model, or the loss, saw; other inputs or targets than dealt;
 forward, backward or update outside a timed step; layers in evaluation mode; autocast; updates of a step; the rate;
 weights that changed between a drawn step and the next one; what the optimizer keeps, by an evaluation; training data
 that were read before the clock started, or are others when they are read again; evaluation samples that were read
 inside a step; the trial's clock against the kernel's; steps that the optimizer counts in what it keeps; writes into
 weights, or into what the optimizer keeps; such tensors that were replaced, or whose values changed in a kept step
-beside the optimizer's own; an option of the optimizer.
+beside the optimizer's own; a closure that the optimizer was given in a kept step; a kept step that is not one update;
+an option of the optimizer.
 """
 
 

@@ -258,6 +258,9 @@ LEDGER_WORDS = {
                "in steps {step} to {until}",
     "replaced": "another tensor took the place of {tensor} in steps {step} to {until}",
     "changed": "{tensor} changed in step {step} before the optimizer's own step or behind it",
+    "closure": "the optimizer was given a closure in step {step}, which may change the gradient inside its step",
+    "own step": "step {step} of the engine called its `update` {found:g} times and not {wanted:g}: it does not "
+                "train by what the gate compares",
     "option": "the optimizer's {name} was {found:.6g} and not {wanted:.6g}, as at the start, first in step {step}",
     "ranks": "its weights differ from those of another rank that holds the same parts, first after step {step}",
     "masks": "it drew the same random numbers as another rank, first in step {step}: dropout masks are not its own",
@@ -350,8 +353,11 @@ class OtherStep(Worded):
         if self.what == "buffer":
             return f"it follows the samples otherwise (another momentum, another variance, or not at all){stateful}"
         if self.what == "stepped":
-            return (f"it is {self.ratio:.4g} times it: another limit of clipping, or none" if exact else
-                    "something was added to it, or changed it, between the two")
+            if not exact:
+                return "something was added to it, or changed it, between the two"
+            return ("it was not given to the optimizer, or set to 0" if abs(self.ratio) < NOTHING else
+                    f"it is {self.ratio:.4g} times it" + (
+                        ": another limit of clipping, or none" if self.ratio > 0 and not self.differ else ""))
         if self.what == "gradient" and not explained:
             right = ["the reported loss"] * self.loss_right
             right += [f"all gradients after that of {self.until!r}"] * bool(self.until)

@@ -277,22 +277,34 @@ class TrainingLedger:
             paused: returns a context whose time is not the step's.
             read: called before each step of the optimizer; an update may have several.
         """
-        def before(*_: Any) -> None:
+        def before(_: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
             with paused():
                 read()
                 self._compare_values()
+                if any(map(callable, (*args, *named.values()))):
+                    self._note("closure", 0, 0)
 
         def after(*_: Any) -> None:
             with paused():
                 self.hold_values()
 
-        if self.optimizer is not None:
-            self._inside = [self.optimizer.register_step_pre_hook(before),
-                            self.optimizer.register_step_post_hook(after)]
+        if hasattr(self.optimizer, "register_step_pre_hook"):  # that of a plug-in may be another kind
+            first = self.optimizer.register_step_post_hook(after)
+            self.optimizer._optimizer_step_post_hooks.move_to_end(first.id, last=False)  # before those of others
+            self._inside = [self.optimizer.register_step_pre_hook(before), first]
 
-    def end_update(self) -> None:
-        """Compare once more, after a kept step; off the clock."""
+    def end_update(self, updates: int) -> None:
+        """Compare once more, after a kept step; off the clock.
+
+        Args:
+            updates: how often the step called `Session.update`.
+        """
+        if updates != 1:
+            self._note("own step", updates, 1)
         self._compare_values()
+        self._forget_inside()
+
+    def _forget_inside(self) -> None:
         for handle in self._inside:
             handle.remove()
         self._inside = []
@@ -352,6 +364,7 @@ class TrainingLedger:
 
     def close(self) -> None:
         """Remove the hooks: the next trial may run in this process."""
+        self._forget_inside()
         for handle in (*self._handles, *self._last):
             handle.remove()
         self._handles, self._last = [], []

@@ -193,33 +193,25 @@ def _steps_within(
 
 def stepped_otherwise(context: TrialContext, kept: KeptStep, gradients: Mapping[str, np.ndarray]) -> list[Apart]:
     """Return the tensor of which the optimizer was given another gradient than that of the backward pass, clipped; all
-    ranks take part, and each compares the parts that it has of both.
+    ranks take part. What it was not given counts as 0.
 
     Args:
         gradients: the full ones of the backward pass.
     """
-    products = {name: np.zeros(3) for name in gradients}
-    for given in kept.stepped:
-        for item in kept.gradients:
-            begin, end = max(item.start, given.start), min(*(each.start + each.values.size for each in (item, given)))
-            if item.name == given.name and begin < end:
-                right, theirs = (each.values[begin - each.start:end - each.start].astype(np.float64)
-                                 for each in (item, given))
-                products[item.name] += right @ right, right @ theirs, theirs @ theirs
-    sums = np.reshape(context.session.total([float(value) for each in products.values() for value in each]), (-1, 3))
-    choices, squared = context.choices, sums.sum(axis=0)
-    if not np.isfinite(sums).all() or not squared[0]:  # a scaled gradient overflowed, or nothing was read
-        return []
+    session, choices = context.session, context.choices
+    if not all(session.gather(kept.stepped is not None and _finite(gradients))):
+        return []  # not read, or a scaled gradient overflowed
+    given = {name: np.nan_to_num(array, nan=0.0)
+             for name, array in assemble(session, kept.stepped or (), gradients).items()}
     factor = 1.0
-    if choices.gradient_clip is not None and choices.engine.get(Engine).ungated_clipping and choices.processes > 1:
-        factor = squared[1] / squared[0]  # another norm than that of the mean gradient
-    elif choices.gradient_clip is not None:
-        norm = float(np.linalg.norm([norm_of(array) for array in gradients.values()]))
-        factor = min(1.0, choices.gradient_clip / (norm + 1e-6))  # as torch and DeepSpeed clip
+    if choices.gradient_clip is not None:
+        norms = [np.linalg.norm([norm_of(array) for array in arrays.values()]) for arrays in (gradients, given)]
+        factor = min(1.0, choices.gradient_clip / (float(norms[0]) + 1e-6))  # as torch and DeepSpeed clip
+        if choices.engine.get(Engine).ungated_clipping and choices.processes > 1 and norms[0]:
+            factor = float(norms[1] / norms[0])  # the norm of another gradient
     worst = Worst("stepped")
-    for name, (right, both, theirs) in zip(products, sums.tolist(), strict=True):
-        apart = max(0.0, theirs - 2 * factor * both + factor**2 * right)
-        worst.rows.append((name, apart**0.5, factor * right**0.5, factor * both))
+    for name, array in gradients.items():
+        worst.add(name, given[name], np.float32(factor) * array)
     return worst.found()
 
 

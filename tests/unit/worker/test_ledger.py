@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -183,7 +184,7 @@ def test_what_is_written_through_data_in_a_kept_step_is_named(
 
     def after(made: Loop, step: int) -> None:
         if step in (6, 7):
-            made.ledger.end_update()
+            made.ledger.end_update(1)
 
     made = loop(before=before, after=after)
     step = made.optimizer.step
@@ -203,6 +204,29 @@ def test_what_is_written_through_data_in_a_kept_step_is_named(
     assert read == [6, 7]
     assert [remark.words for remark in find_contradictions([made.ledger.facts()])] == [
         f"rank 0: {what!r} changed in step 8 before the optimizer's own step or behind it"]
+
+
+def test_what_hooks_of_others_and_closures_do_in_a_kept_step_is_named(loop: Callable[..., Loop]) -> None:
+    def clamp(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        optimizer.param_groups[0]["params"][0].data.clamp_(-0.1, 0.1)
+
+    def before(made: Loop, step: int) -> None:
+        if step == 6:
+            made.ledger.hold_values()
+            made.ledger.watch_update(nullcontext, lambda: None)
+
+    for foreign, updates, words in (
+            (lambda made: made.optimizer.register_step_post_hook(clamp), 1,
+             "'0.weight' changed in step 7 before the optimizer's own step or behind it"),
+            (lambda made: setattr(made.optimizer, "step", partial(made.optimizer.step, lambda: 0.0)), 1,
+             "the optimizer was given a closure in step 7, which may change the gradient inside its step"),
+            (lambda _: None, 0, "step 7 of the engine called its `update` 0 times and not 1: it does not train by what "
+                                "the gate compares")):
+        made = loop(before=before, after=lambda made, step, updates=updates: (
+            made.ledger.end_update(updates) if step == 6 else None))
+        foreign(made)
+        made.run()
+        assert [remark.words for remark in find_contradictions([made.ledger.facts()])] == [f"rank 0: {words}"]
 
 
 def test_steps_that_leave_tensors_alone_write_nothing_else() -> None:

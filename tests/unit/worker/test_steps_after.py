@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 from repro.record.log.facts import Apart
 from repro.seams.training import Held
@@ -66,16 +68,26 @@ def test_the_time_of_a_trial_counts_its_earlier_attempts() -> None:
 
 RIGHT = {"w": np.array([[3.0, 0.0], [0.0, 2.0]], np.float32), "b": np.array([6.0], np.float32)}
 """Its norm is 7."""
+Part = tuple[str, list[float], int]
 
 
-def stepped(given: list[Held], clip: float | None = None, ungated: str = "") -> list[Apart]:
-    """Return how a gradient that the optimizer was given differs, on the second of two ranks with the same parts."""
-    kept = KeptStep(70, (), (), {}, cast(Any, None), 0.0, [Held(name, array.ravel()) for name, array in RIGHT.items()],
-                    given)
+def stepped(
+    given: Sequence[Part] | None, other: Sequence[Part] = (), clip: float | None = None, ungated: str = "",
+    right: Mapping[str, np.ndarray] = RIGHT,
+) -> list[Apart]:
+    """Return how the gradient that the optimizer was given differs, on the first of two ranks with these parts of it.
+    """
+    kept = KeptStep(70, (), (), {}, cast(Any, None), stepped=None if given is None else [
+        Held(name, np.array(values, np.float32), start) for name, values, start in given])
+    theirs = [(name, start, np.array(values, np.float32)) for name, values, start in other]
+    session = SimpleNamespace(gather=lambda value: [value] if isinstance(value, bool) else [value, theirs])
     engine = SimpleNamespace(get=lambda _: SimpleNamespace(ungated_clipping=ungated))
-    context = SimpleNamespace(session=SimpleNamespace(total=lambda values: [2 * value for value in values]),
-                              choices=SimpleNamespace(gradient_clip=clip, engine=engine, processes=2))
-    return stepped_otherwise(cast(TrialContext, context), kept, RIGHT)
+    context = SimpleNamespace(session=session, choices=SimpleNamespace(gradient_clip=clip, engine=engine, processes=2))
+    return stepped_otherwise(cast(TrialContext, context), kept, right)
+
+
+def whole(factor: float = 1.0) -> list[Part]:
+    return [(name, [factor * float(value) for value in array.ravel()], 0) for name, array in RIGHT.items()]
 
 
 @pytest.mark.parametrize(("clip", "factor", "ungated", "apart"), [
@@ -84,16 +96,26 @@ def stepped(given: list[Held], clip: float | None = None, ungated: str = "") -> 
 def test_the_optimizer_is_to_be_given_the_gradient_clipped(
     clip: float | None, factor: float, ungated: str, apart: float
 ) -> None:
-    given = [Held(name, factor * array.ravel()) for name, array in RIGHT.items()]
-    found, = stepped(given, clip, ungated)
+    found, = stepped(whole(factor), clip=clip, ungated=ungated)
     assert found.apart == pytest.approx(apart, rel=1e-3, abs=1e-6) and found.ratio == pytest.approx(1 + (
-        -apart if factor * 7 < min(clip or 7, 7) else apart))
+        -apart if factor * 7 < min(clip or 7, 7) else apart), rel=1e-3)
 
 
-def test_of_what_the_optimizer_is_given_those_parts_are_compared_that_a_rank_has_of_both() -> None:
-    found, = stepped([Held("w", np.array([0.0, 0.0, 2.0], np.float32), 1), Held("b", np.array([6.0], np.float32))])
+def test_a_gradient_of_small_norm_is_clipped_as_torch_does() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.tensor([3e-5, 4e-5])
+    right = {"w": parameter.grad.numpy().copy()}
+    torch.nn.utils.clip_grad_norm_([parameter], 1e-6)
+    found, = stepped([("w", parameter.grad.tolist(), 0)], clip=1e-6, right=right)
     assert found.apart < 1e-6
-    found, = stepped([Held("w", np.array([0.5, 0.0, 2.0], np.float32), 1), Held("b", np.array([6.0], np.float32))])
-    assert (found.name, found.apart, found.differ) == ("w", pytest.approx(0.25, rel=1e-3), 1)
-    assert not stepped([]), "nothing was read"
-    assert not stepped([Held("b", np.array([np.inf], np.float32))]), "a scaled gradient overflowed"
+
+
+def test_what_an_optimizer_is_not_given_counts_as_nothing() -> None:
+    found, = stepped([("w", [3.0, 0.0], 0)], [("w", [0.0, 2.0], 2), ("b", [6.0], 0)])
+    assert found.apart < 1e-6, "two ranks have it in parts"
+    found, = stepped([("w", [3.0, 0.0], 0)], [("b", [6.0], 0)])
+    assert (found.name, found.differ) == ("w", 1) and found.apart == pytest.approx(2 / 13**0.5, rel=1e-3)
+    found, = stepped([])
+    assert (found.ratio, found.differ) == (0, 0) and found.apart == pytest.approx(1, rel=1e-3), "it was given nothing"
+    assert not stepped(None), "nothing was read"
+    assert not stepped(whole(), right=RIGHT | {"b": np.array([np.inf], np.float32)}), "a scaled gradient overflowed"
