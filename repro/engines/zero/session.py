@@ -213,11 +213,15 @@ class DeepSpeedSession(TorchSession):
         return float(scaler.get_scale() if scaler else self.engine.optimizer.loss_scale)
 
     def gradients(self) -> dict[str, np.ndarray]:
+        if self._offload() != "none":
+            devices.wait(self.device)
         scale = np.float32(self.loss_scale())
         return {name: as_array(safe_get_full_grad(parameter)) / scale for name, parameter in self.trained()}
 
     def held_gradients(self) -> list[Held] | None:
         """Return the parts that `gradients` adds up over the ranks; in ZeRO 1 and 2 some parameters have none here."""
+        if self._offload() != "none":
+            devices.wait(self.device)  # DeepSpeed copies gradients to the host on a stream of its own
         scale, found = np.float32(self.loss_scale()), []
         for name, parameter in self.trained():
             part, start = self._own_gradient(parameter)
