@@ -73,6 +73,11 @@ def run(folder: Path, seed: int, engines: list[str], **trial: Any) -> list[tuple
     return found
 
 
+def compares_what_is_stepped(found: tuple[str, StepsAgain, list[RankLedger]]) -> bool:
+    within = found[1].within
+    return bool(within) and all("stepped" in {item.what for item in step.apart} for step in within)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", list(RULES))
@@ -81,7 +86,7 @@ def test_every_update_rule(tmp_path: Path, name: str, seed: int) -> None:
     found = run(tmp_path, seed, engines, optimizer=RULES[name], gradient_clip=0.5,
                 workload="{kind: digits-mlp, hidden: 64}")
     assert all(again.updates and again.steps for _, again, _ in found)  # one, where a busy machine has no time for more
-    assert all("stepped" in {item.what for item in step.apart} for _, again, _ in found for step in again.within)
+    assert all(map(compares_what_is_stepped, found))
 
 
 @pytest.mark.slow
@@ -94,7 +99,9 @@ def test_every_format(tmp_path: Path, precision: str, name: str, seed: int) -> N
         engines += [f"{{kind: deepspeed, stage: {stage}}}" for stage in (1, 2, 3)]
     elif precision == "fp16-master":
         engines.pop()
-    run(tmp_path, seed, engines, optimizer=RULES[name], precision=precision)
+    found = run(tmp_path, seed, engines, optimizer=RULES[name], precision=precision)
+    # A kept step may be one whose scaled gradients overflowed.
+    assert precision.startswith("fp16") or all(map(compares_what_is_stepped, found))
 
 
 @pytest.mark.slow

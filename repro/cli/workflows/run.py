@@ -294,7 +294,7 @@ def _resume_command(root: Path, plan: Plan) -> str:
 
 
 def _next_step(record: Record, code: Exit) -> str:
-    """Return the command that follows, with a word on what it does."""
+    """Return what follows: a command, with a word on what it does, or what is to be mended first."""
     if code == Exit.INTERRUPTED:
         return _resume_command(record.folder.root, record.plan)
     again = any(meaning(item.status).reruns for item in record.results)

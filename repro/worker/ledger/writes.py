@@ -2,7 +2,7 @@
 
 Every operation in place raises the version of its tensor, and all steps of an optimizer write alike often into one. So
 a reading after a block of steps shows, without a look at a value, whether anything else wrote into it in one of them.
-What is written through `tensor.data` raises no version.
+What is written through `tensor.data` raises no version; in kept steps values are compared, too.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ def _numbers(group: Mapping[str, Any], names: Collection[str]) -> dict[str, floa
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Return what this rank holds of a tensor, dense."""
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local.detach().to_dense() if local.is_sparse else local.detach()
+    mine = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return mine.detach().to_dense() if mine.is_sparse else mine.detach()
 
 
 def _sum_of_bits(tensor: torch.Tensor) -> int:
