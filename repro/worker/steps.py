@@ -189,12 +189,12 @@ class TimedSteps:
                 with self._paused():
                     keeper.end(why)
                     if session.writes_alike:  # else another thread may step
-                        ledger.watch_update(self._paused, partial(keeper.read_stepped, why))
+                        ledger.update.begin_update(self._paused, partial(keeper.read_stepped, why))
             update(rate)
 
         with self._paused():
             keeper.begin(why, self.step, batches)
-            ledger.hold_values()
+            ledger.update.begin()
             session.update = watched  # type: ignore[method-assign]
         loss = session.step(batches, rate)
         with self._paused():
@@ -203,7 +203,7 @@ class TimedSteps:
             else:
                 session.update = own  # type: ignore[method-assign]
             keeper.end_step(why, loss)
-            ledger.end_update(updates)
+            ledger.update.end(updates)
         return loss
 
     @contextmanager

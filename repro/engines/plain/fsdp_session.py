@@ -221,12 +221,9 @@ class FsdpSession(LoopSession):
         return found
 
     def stepped_gradients(self) -> list[Held] | None:
-        scale = np.float32(self.unapplied_scale())
-        given = {id(tensor) for group in self.optimizer.param_groups for tensor in group["params"]}
-        gradients: list[tuple[str, Any, int]] = [
-            (name, part.grad, self._start(part)) for name, part in self._parts() if id(part) in given]
-        return [Held(name, as_array(gradient.to_local()).ravel() / scale, start)
-                for name, gradient, start in gradients if gradient is not None]
+        scale, given = np.float32(self.unapplied_scale()), self.given()
+        return [Held(name, as_array(given[id(part)].grad.to_local()).ravel() / scale, self._start(part))
+                for name, part in self._parts() if id(part) in given]
 
     def weights(self) -> dict[str, np.ndarray]:
         return {name: _full(parameter) for name, parameter in self.trained()}

@@ -145,11 +145,9 @@ class LoopSession(TorchSession):
         return [Held(name, array.ravel()) for name, array in self.gradients().items()]
 
     def stepped_gradients(self) -> list[Held] | None:
-        scale = np.float32(self.unapplied_scale())
-        given = {id(tensor) for group in self.optimizer.param_groups for tensor in group["params"]}
-        return [Held(name, as_array(stepped.grad).ravel() / scale)
-                for (name, _), stepped in zip(self.trained(), self.stepped, strict=True)
-                if stepped.grad is not None and id(stepped) in given]
+        scale, given = np.float32(self.unapplied_scale()), self.given()
+        return [Held(name, as_array(given[id(stepped)].grad).ravel() / scale)
+                for (name, _), stepped in zip(self.trained(), self.stepped, strict=True) if id(stepped) in given]
 
     def weights(self) -> dict[str, np.ndarray]:
         return {name: as_array(p) for name, p in (self.masters.named if self.masters else self.trained())}

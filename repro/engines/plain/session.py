@@ -139,6 +139,11 @@ class TorchSession(Session):
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
+    def given(self) -> dict[int, Any]:
+        """Return the tensors that the optimizer now has, and that have a gradient, by identity."""
+        return {id(tensor): tensor for group in self.optimizer.param_groups for tensor in group["params"]
+                if tensor.grad is not None}
+
     def unapplied_scale(self) -> float:
         """Return the loss scale that a fused optimizer is to divide the gradient by, inside its `step`."""
         return float(getattr(self.optimizer, "grad_scale", None) or 1.0)

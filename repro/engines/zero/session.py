@@ -246,10 +246,8 @@ class DeepSpeedSession(TorchSession):
         return part.narrow(0, place.start, place.numel) if whole else part, place.start
 
     def stepped_gradients(self) -> list[Held] | None:
-        given = [tensor for group in self.optimizer.param_groups for tensor in group["params"]
-                 if tensor.grad is not None]
-        known = {id(tensor): tensor for tensor in given}
-        memory = {tensor.untyped_storage().data_ptr(): tensor for tensor in given}
+        known = self.given()
+        memory = {tensor.untyped_storage().data_ptr(): tensor for tensor in known.values()}
         masters = self._stage_0_masters() if self.stage == 0 and self.job.precision.master else {}
         wrapper, scale, found = self.engine.optimizer, np.float32(self.unapplied_scale()), []
         for name, parameter in self.trained():

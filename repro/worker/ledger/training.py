@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from repro.seams.training import Batch, Held, Job, Session, TrainingParts
 from repro.seams.workload import tensors_in
 from repro.worker.ledger.notes import Note, Notes
 from repro.worker.ledger.seen import KeptBatches, Step, Unlike, same_tensors, unlike
+from repro.worker.ledger.update import UpdateWatch
 from repro.worker.ledger.writes import GroupOptions, Others, Writes, local, options_of_groups
 from repro.worker.weights import checksum_held
 
@@ -60,8 +61,6 @@ class TrainingLedger:
         self._scaled = job.precision.loss_scaling is not None
         self._resting = _resting(parts.model)
         self._handles: list[Any] = []
-        self._inside: list[RemovableHandle] = []
-        """In the update of a kept step."""
         self._last: list[RemovableHandle] = []
         """The hook behind those of others on the model, once there are any."""
         self._hooks, self._shared_hooks = parts.model._forward_pre_hooks, _global_forward_pre_hooks
@@ -77,6 +76,8 @@ class TrainingLedger:
         self.optimizer: Any = None
         """The trial's own optimizer; steps of others (the outer one of local SGD) are not counted."""
         self._writes: Writes | None = None
+        self.update = UpdateWatch(None, None, self._note_of)
+        """Of a kept step."""
         self._first, self._counted_to = 0, 0
         """First step of this block, from 0; steps up to the newest reading of the writes."""
         self._blocks, self._looked = 0, 0
@@ -142,6 +143,7 @@ class TrainingLedger:
             self._options = options_of_groups(self.optimizer) if self._rule.writes_alike else {}
             if session.writes_alike and self._rule.writes_alike:
                 self._writes = Writes(self.optimizer, self._model)
+            self.update = UpdateWatch(self.optimizer, self._writes, self._note_of)
 
     def begin_block(self, first: int, last: int) -> tuple[Collection[int], Collection[int]]:
         """Choose the steps of a block, `first` to `last` from 0, that are compared.
@@ -265,54 +267,6 @@ class TrainingLedger:
         self._count_alike()
         self._counted_to = self._totals["steps"]
 
-    def hold_values(self) -> None:
-        """Look at what the optimizer steps and keeps, before a kept step; off the clock."""
-        if self._writes is not None:
-            self._writes.hold()
-
-    def watch_update(self, paused: Callable[[], AbstractContextManager[None]], read: Callable[[], None]) -> None:
-        """Look into the update of a kept step: what `hold_values` saw may change in the optimizer's own steps only.
-
-        Args:
-            paused: returns a context whose time is not the step's.
-            read: called before each step of the optimizer; an update may have several.
-        """
-        def before(_: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-            with paused():
-                read()
-                self._compare_values()
-                if any(map(callable, (*args, *named.values()))):
-                    self._note("closure", 0, 0)
-
-        def after(*_: Any) -> None:
-            with paused():
-                self.hold_values()
-
-        if hasattr(self.optimizer, "register_step_pre_hook"):  # that of a plug-in may be another kind
-            first = self.optimizer.register_step_post_hook(after)
-            self.optimizer._optimizer_step_post_hooks.move_to_end(first.id, last=False)  # before those of others
-            self._inside = [self.optimizer.register_step_pre_hook(before), first]
-
-    def end_update(self, updates: int) -> None:
-        """Compare once more, after a kept step; off the clock.
-
-        Args:
-            updates: how often the step called `Session.update`.
-        """
-        if updates != 1:
-            self._note("own step", updates, 1)
-        self._compare_values()
-        self._forget_inside()
-
-    def _forget_inside(self) -> None:
-        for handle in self._inside:
-            handle.remove()
-        self._inside = []
-
-    def _compare_values(self) -> None:
-        if self._writes is not None and (changed := self._writes.changed()) is not None:
-            self._note("changed", 0, 0, of=changed)
-
     def _compare_writes(self) -> None:
         """Compare the writes into weights and the optimizer's state with those of the steps since the newest reading.
         """
@@ -364,7 +318,7 @@ class TrainingLedger:
 
     def close(self) -> None:
         """Remove the hooks: the next trial may run in this process."""
-        self._forget_inside()
+        self.update.close()
         for handle in (*self._handles, *self._last):
             handle.remove()
         self._handles, self._last = [], []
@@ -557,6 +511,9 @@ class TrainingLedger:
         now = self._step.number
         self._notes.add(kind, now if step is None else step, found, wanted, cause, of,
                         now if kind in ("written", "replaced") else 0)
+
+    def _note_of(self, kind: NoteKind, found: float, wanted: float, of: Others | None) -> None:
+        self._note(kind, found, wanted, of=of)
 
     def _drawn_steps(self, first: int, last: int) -> list[int]:
         """Return the drawn steps of all doublings that are among the steps `first` to `last`, from 0."""

@@ -187,7 +187,7 @@ def test_runs_of_two_commands_are_not_merged_into_one_contest(tmp_path: Path) ->
 
 
 def test_a_pilot_gives_its_spread_whatever_its_quality(tmp_path: Path) -> None:
-    """A pilot has too few runs for its claim, and nobody asks for it there."""
+    """The claim of a contest is not tested in a pilot, which has too few runs for it."""
     record = make_record(tmp_path / "pilot", CONTEST_OF_TRAINING)
     assert not any(claim.supported for claim in claims(record.plan, record.results))
     assert all(item.sd_log is not None for item in power(record.plan, record).contrasts)

@@ -179,12 +179,12 @@ def test_what_is_written_through_data_in_a_kept_step_is_named(
 
     def before(made: Loop, step: int) -> None:
         if step in (6, 7):
-            made.ledger.hold_values()
-            made.ledger.watch_update(nullcontext, lambda: read.append(step))
+            made.ledger.update.begin()
+            made.ledger.update.begin_update(nullcontext, lambda: read.append(step))
 
     def after(made: Loop, step: int) -> None:
         if step in (6, 7):
-            made.ledger.end_update(1)
+            made.ledger.update.end(1)
 
     made = loop(before=before, after=after)
     step = made.optimizer.step
@@ -212,8 +212,8 @@ def test_what_hooks_of_others_and_closures_do_in_a_kept_step_is_named(loop: Call
 
     def before(made: Loop, step: int) -> None:
         if step == 6:
-            made.ledger.hold_values()
-            made.ledger.watch_update(nullcontext, lambda: None)
+            made.ledger.update.begin()
+            made.ledger.update.begin_update(nullcontext, lambda: None)
 
     for foreign, updates, words in (
             (lambda made: made.optimizer.register_step_post_hook(clamp), 1,
@@ -223,7 +223,7 @@ def test_what_hooks_of_others_and_closures_do_in_a_kept_step_is_named(loop: Call
             (lambda _: None, 0, "step 7 of the engine called its `update` 0 times and not 1: it does not train by what "
                                 "the gate compares")):
         made = loop(before=before, after=lambda made, step, updates=updates: (
-            made.ledger.end_update(updates) if step == 6 else None))
+            made.ledger.update.end(updates) if step == 6 else None))
         foreign(made)
         made.run()
         assert [remark.words for remark in find_contradictions([made.ledger.facts()])] == [f"rank 0: {words}"]
