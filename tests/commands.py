@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +15,7 @@ from tests.in_process import check_json
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = ROOT / "tests" / "plugins"
+PORTS = range(20_000, 32_768)
 
 
 class Ended(NamedTuple):
@@ -57,6 +60,9 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def free_port() -> int:
-    """Return a TCP port of this machine that nobody listens at now."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+    """Return a TCP port of this machine that nobody uses now. It is not one of those that Linux gives to connections:
+    another process might get it before the server listens."""
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError(f"no free port in {PORTS}")

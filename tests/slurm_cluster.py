@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import uuid
@@ -18,6 +17,7 @@ import psutil
 import pytest
 
 from repro.record.environment.placement import BOOT
+from tests.commands import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin"
@@ -124,7 +124,7 @@ def slurm(folder: Path, slurmd_timeout: int = 300) -> Iterator[Cluster]:
     Args:
         slurmd_timeout: seconds after which a node without slurmd is down.
     """
-    ports = dict(zip(("control", "alpha", "beta", "gamma"), _free_ports(4), strict=True))
+    ports = {name: free_port() for name in ("control", "alpha", "beta", "gamma")}
     for name in ("state", "munge"):
         (folder / name).mkdir(mode=0o755)
     folder.chmod(0o755)
@@ -153,11 +153,3 @@ def _mount_space(pid: int) -> str:
         return str(Path(f"/proc/{pid}/ns/mnt").readlink())
     except OSError:  # it has ended
         return ""
-
-
-def _free_ports(count: int) -> list[int]:
-    opened = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    found = [each.getsockname()[1] for each in opened]
-    for each in opened:
-        each.close()
-    return found

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
@@ -45,7 +45,8 @@ def serving(folder: Path) -> Iterator[Site]:
             pass  # the first answer is slow
         yield Site(uri, folder / "mlflow.db")
     finally:
-        os.killpg(child.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it ended by itself; `_wait` says why
+            os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 
 

@@ -16,7 +16,7 @@ import psutil
 from repro.seams.training import Batch, Engine, Held, Job, Optimizer, Session
 from repro.seams.workload import Workload, map_tensors
 from repro.suite.kinds.training import TrainingConfig
-from repro.worker.ledger.training import DRAWN, FIRST_WATCHED
+from repro.worker.ledger.training import FIRST_WATCHED, drawn_of
 from repro.worker.setup import TrialContext
 from repro.worker.weights import held_or_full
 
@@ -39,9 +39,10 @@ def has_a_gradient(choices: TrainingConfig) -> bool:
 def memory_words(trainings: Iterable[TrainingConfig]) -> str:
     """Return what the kept steps of the longest of these trials may need; "" if none keeps any."""
     steps = max((item.budget_steps for item in trainings if has_a_gradient(item)), default=0)
-    if (doublings := steps.bit_length() - FIRST_WATCHED.bit_length() + 1) < 1:
+    if steps < FIRST_WATCHED:
         return ""
-    most = DRAWN * doublings + (len(OTHERS) if steps >= OTHERS_FROM else 0)
+    most = sum(drawn_of(1 << power) for power in range(FIRST_WATCHED.bit_length() - 1, steps.bit_length()))
+    most += len(OTHERS) if steps >= OTHERS_FROM else 0
     free = MEMORY * psutil.virtual_memory().available / 1e9
     return (f"memory: a rank keeps up to {most} steps to be repeated after its trial, three times its part of the "
             f"weights each; all ranks at most {MEMORY:.0%} of what is free, {free:.3g} GB here now")

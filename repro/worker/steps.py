@@ -194,7 +194,8 @@ class TimedSteps:
 
         with self._paused():
             keeper.begin(why, self.step, batches)
-            ledger.update.begin()
+            if self.step in self._watched:  # all values twice: in one step of a doubling
+                ledger.update.begin()
             session.update = watched  # type: ignore[method-assign]
         loss = session.step(batches, rate)
         with self._paused():

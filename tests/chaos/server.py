@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -15,6 +14,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
+
+from tests.commands import free_port
 
 READY_SECONDS = 180
 DOWN_SECONDS = 3.0
@@ -28,8 +29,7 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
         self.database = folder / "mlflow.db"
         self._lock = threading.Lock()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 
 from repro.audit.audit import audit
 from repro.core.errors import Exit, TrackingError, UsageError
+from tests.commands import free_port
 from tests.flow.mlflow_stores import QUIET
 
 pytest.importorskip("mlflow")
@@ -88,9 +88,7 @@ def test_a_store_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     mapping = tmp_path / "mapping.yaml"
     mapping.write_text(MAPPING)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = int(taken.getsockname()[1])
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:hunter2@127.0.0.1:{port}")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:hunter2@127.0.0.1:{free_port()}")
     with pytest.raises(TrackingError) as error:
         audit("tuning", mapping)
     assert "hunter2" not in str(error.value) and "\n" not in str(error.value)

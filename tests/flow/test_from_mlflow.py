@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from repro.record.folder.index import seal
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, read_record
 from repro.record.result.remarks import stated
+from tests.commands import free_port
 from tests.flow.mlflow_stores import QUIET
 from tests.in_process import called, succeeded
 from tests.records import SUITE, Course, make_record
@@ -148,9 +148,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, folder: Path, uri: str, experiment:
 
 
 def test_a_dead_server_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = int(taken.getsockname()[1])
-    text = refused(monkeypatch, tmp_path, f"http://me:secret@127.0.0.1:{port}", "sample")
+    text = refused(monkeypatch, tmp_path, f"http://me:secret@127.0.0.1:{free_port()}", "sample")
     assert "the connection is refused" in text and "secret" not in text
 
 

@@ -23,7 +23,7 @@ from repro.launchers.nodes.head import identity
 from repro.launchers.nodes.hosts import key_of
 from repro.launchers.torchrun import Torchrun
 from repro.record.folder.store import Record, read_record
-from tests.commands import ROOT, environment
+from tests.commands import ROOT, environment, free_port
 from tests.plans import suite
 from tests.waiting import until
 
@@ -44,8 +44,7 @@ class Nodes:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.started: list[subprocess.Popen[str]] = []
         self.variables = {**environment(), "REPRO_SECRET": SECRET, "REPRO_LISTEN": f"127.0.0.1:{self.port}"}
 

@@ -213,16 +213,15 @@ class FsdpSession(LoopSession):
                 for name, parameter in self.trained()}
 
     def held_gradients(self) -> list[Held] | None:
-        scale = np.float32(self.scaler.get_scale() if self.scaler else 1.0)
-        found = []
+        scale, found = self.scaler.get_scale() if self.scaler else 1.0, []
         for name, part in self._parts():
             gradient: Any = torch.zeros_like(part) if part.grad is None else part.grad
-            found.append(Held(name, as_array(gradient.to_local()).ravel() / scale, self._start(part)))
+            found.append(Held(name, as_array(gradient.to_local(), scale).ravel(), self._start(part)))
         return found
 
     def stepped_gradients(self) -> list[Held] | None:
-        scale, given = np.float32(self.unapplied_scale()), self.given()
-        return [Held(name, as_array(given[id(part)].grad.to_local()).ravel() / scale, self._start(part))
+        scale, given = self.unapplied_scale(), self.given()
+        return [Held(name, as_array(given[id(part)].grad.to_local(), scale).ravel(), self._start(part))
                 for name, part in self._parts() if id(part) in given]
 
     def weights(self) -> dict[str, np.ndarray]:

@@ -137,7 +137,7 @@ class LoopSession(TorchSession):
     def gradients(self) -> dict[str, np.ndarray]:
         scale = self.scaler.get_scale() if self.scaler else 1.0
         return {
-            name: as_array(torch.zeros_like(p) if p.grad is None else p.grad) / np.float32(scale)
+            name: as_array(torch.zeros_like(p) if p.grad is None else p.grad, scale)
             for name, p in self.trained()
         }
 
@@ -145,8 +145,8 @@ class LoopSession(TorchSession):
         return [Held(name, array.ravel()) for name, array in self.gradients().items()]
 
     def stepped_gradients(self) -> list[Held] | None:
-        scale, given = np.float32(self.unapplied_scale()), self.given()
-        return [Held(name, as_array(given[id(stepped)].grad).ravel() / scale)
+        scale, given = self.unapplied_scale(), self.given()
+        return [Held(name, as_array(given[id(stepped)].grad, scale).ravel())
                 for (name, _), stepped in zip(self.trained(), self.stepped, strict=True) if id(stepped) in given]
 
     def weights(self) -> dict[str, np.ndarray]:

@@ -215,17 +215,17 @@ class DeepSpeedSession(TorchSession):
     def gradients(self) -> dict[str, np.ndarray]:
         if self._offload() != "none":
             devices.wait(self.device)
-        scale = np.float32(self.loss_scale())
-        return {name: as_array(safe_get_full_grad(parameter)) / scale for name, parameter in self.trained()}
+        scale = self.loss_scale()
+        return {name: as_array(safe_get_full_grad(parameter), scale) for name, parameter in self.trained()}
 
     def held_gradients(self) -> list[Held] | None:
         """Return the parts that `gradients` adds up over the ranks; in ZeRO 1 and 2 some parameters have none here."""
         if self._offload() != "none":
             devices.wait(self.device)  # DeepSpeed copies gradients to the host on a stream of its own
-        scale, found = np.float32(self.loss_scale()), []
+        scale, found = self.loss_scale(), []
         for name, parameter in self.trained():
             part, start = self._own_gradient(parameter)
-            values = as_array(part).ravel()[:size_of(parameter) - start] / scale
+            values = as_array(part, scale).ravel()[:size_of(parameter) - start]
             found.append(Held(name, values, start))
         return found
 
@@ -249,7 +249,7 @@ class DeepSpeedSession(TorchSession):
         known = self.given()
         memory = {tensor.untyped_storage().data_ptr(): tensor for tensor in known.values()}
         masters = self._stage_0_masters() if self.stage == 0 and self.job.precision.master else {}
-        wrapper, scale, found = self.engine.optimizer, np.float32(self.unapplied_scale()), []
+        wrapper, scale, found = self.engine.optimizer, self.unapplied_scale(), []
         for name, parameter in self.trained():
             owned: Any = parameter
             if self.stage == 0:
@@ -265,7 +265,7 @@ class DeepSpeedSession(TorchSession):
             else:
                 continue
             if tensor is not None:
-                values = as_array(tensor.grad.reshape(-1).narrow(0, offset, size)) / scale
+                values = as_array(tensor.grad.reshape(-1).narrow(0, offset, size), scale)
                 found.append(Held(name, values[:max(0, size_of(parameter) - start)], start))
         return found
 

@@ -32,7 +32,7 @@ FIRST_WATCHED = 64
 """Step, from 1, from which on drawn steps are kept and weights held: the gate compares earlier ones, and in a trial of
 few steps even few copies would be a share of its time."""
 DRAWN = 3
-"""Steps of each doubling that are drawn: one alone misses every second defect that lasts half of a doubling."""
+"""Steps of a long doubling that are drawn: one alone misses every second defect that lasts half of a doubling."""
 DOUBLINGS = 32
 """As many as a trial may have; drawn before it, because a generator costs a tenth of a millisecond of its clock."""
 LOOKED = frozenset(2 * 4 ** power for power in range(16))
@@ -524,7 +524,13 @@ class TrainingLedger:
 def _drawn_steps(streams: Streams, begin: int) -> list[int]:
     """Return the drawn steps, from 0, of the doubling that begins with the step `begin`, from 1."""
     chosen = streams.generator("ledger-step", begin).choice(begin, min(begin, DRAWN), replace=False)
-    return [begin - 1 + int(place) for place in chosen]
+    return [begin - 1 + int(place) for place in chosen[:drawn_of(begin)]]
+
+
+def drawn_of(begin: int) -> int:
+    """Return how many steps are drawn of the doubling that begins with the step `begin`, from 1: few of the first ones
+    that are kept, because a kept step takes longer, and trials that end there are short."""
+    return min(max(1, begin // FIRST_WATCHED), DRAWN)
 
 
 class _Early:

@@ -26,12 +26,14 @@ class UpdateWatch:
         self, optimizer: Any, writes: Writes | None, note: Callable[[NoteKind, float, float, Others | None], None]
     ) -> None:
         self._optimizer, self._writes, self._note = optimizer, writes, note
+        self._held = False
+        """The values of this step are compared."""
         self._handles: list[RemovableHandle] = []
 
     def begin(self) -> None:
-        """Look at the values before the step; off the clock, as all of this."""
-        if self._writes is not None:
-            self._writes.hold()
+        """Look at the values before a step in which they are compared; off the clock, as all of this."""
+        self._held = True
+        self._hold()
 
     def begin_update(self, paused: Callable[[], AbstractContextManager[None]], read: Callable[[], None]) -> None:
         """Look into the optimizer's steps from now on.
@@ -49,7 +51,7 @@ class UpdateWatch:
 
         def after(*_: Any) -> None:
             with paused():
-                self.begin()
+                self._hold()
 
         if hasattr(self._optimizer, "register_step_pre_hook"):
             first = self._optimizer.register_step_post_hook(after)
@@ -65,6 +67,7 @@ class UpdateWatch:
         if updates != 1:
             self._note("own step", updates, 1, None)
         self._compare()
+        self._held = False
         self.close()
 
     def close(self) -> None:
@@ -73,6 +76,10 @@ class UpdateWatch:
             handle.remove()
         self._handles = []
 
+    def _hold(self) -> None:
+        if self._held and self._writes is not None:
+            self._writes.hold()
+
     def _compare(self) -> None:
-        if self._writes is not None and (changed := self._writes.changed()) is not None:
+        if self._held and self._writes is not None and (changed := self._writes.changed()) is not None:
             self._note("changed", 0, 0, changed)

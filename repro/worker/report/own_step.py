@@ -214,7 +214,7 @@ class OwnStep:
 
         assert self.model is not None
         return {name: np.zeros(tuple(parameter.shape), np.float32) if parameter.grad is None
-                else as_array(parameter.grad) / np.float32(scale)
+                else as_array(parameter.grad, scale)
                 for name, parameter in self.model.model.named_parameters() if name in weights}
 
     def compare_update(

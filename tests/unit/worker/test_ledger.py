@@ -24,7 +24,7 @@ from repro.record.result.step_causes import NO_FACTOR, UPDATE_CAUSE, Place
 from repro.seams.training import Batch, Held, Job, Optimizer, Precision, Session, TrainingParts
 from repro.worker.evaluation import OwnModel
 from repro.worker.ledger.seen import Unlike, unlike
-from repro.worker.ledger.training import DRAWN, FIRST_WATCHED, TrainingLedger
+from repro.worker.ledger.training import FIRST_WATCHED, TrainingLedger
 from repro.worker.ledger.writes import Writes
 from repro.worker.report import own_rule
 from repro.worker.report.own_rule import OwnRule
@@ -483,14 +483,14 @@ def test_each_defect_is_found_with_its_step_and_its_cause(
     assert words in told and told.startswith("rank 0: ")
 
 
-def test_three_steps_of_a_doubling_are_drawn_and_the_weights_are_held_after_one(loop: Callable[..., Loop]) -> None:
+def test_few_steps_of_a_doubling_are_drawn_and_the_weights_are_held_after_one(loop: Callable[..., Loop]) -> None:
     ledger = loop().ledger
     assert ledger.begin_block(0, FIRST_WATCHED - 2) == (set(), set()), "the gate compares these"
-    drawn, held = ledger.begin_block(FIRST_WATCHED - 1, 4 * FIRST_WATCHED - 2)
-    for begin in (FIRST_WATCHED, 2 * FIRST_WATCHED):
+    drawn, held = ledger.begin_block(FIRST_WATCHED - 1, 16 * FIRST_WATCHED - 2)
+    for begin, count in ((FIRST_WATCHED, 1), (2 * FIRST_WATCHED, 2), (4 * FIRST_WATCHED, 3), (8 * FIRST_WATCHED, 3)):
         doubling = {*range(begin - 1, 2 * begin - 1)}
-        assert len({*drawn} & doubling) == DRAWN and len({*held} & doubling) == 1
-    assert {*held} < {*drawn} < {*range(FIRST_WATCHED - 1, 4 * FIRST_WATCHED - 1)}
+        assert len({*drawn} & doubling) == count and len({*held} & doubling) == 1
+    assert {*held} < {*drawn} < {*range(FIRST_WATCHED - 1, 16 * FIRST_WATCHED - 1)}
     assert {*ledger.begin_block(FIRST_WATCHED - 1, 2 * FIRST_WATCHED - 2)[0]} < {*drawn}, "a block draws no others"
 
 
