@@ -6,7 +6,7 @@ In Python: `repro.open` a record, `repro.plan`, `repro.run` or `repro.gate` a su
 import importlib
 from pathlib import Path
 
-__version__ = "0.2.0"
+__version__ = "1.0.0rc1"
 
 # In a checkout (and an editable install) `reporters/`, `suites/` and `templates/` are next to this folder; a wheel
 # carries them inside it. One line makes both look the same to the import system.

@@ -228,7 +228,7 @@ MESSAGE = ("If you use this software in a publication, please cite it with the v
 TITLE = "repro-harness: time-to-accuracy benchmarks with verdicts that can be checked and re-run"
 AUTHOR = "The repro-harness contributors"
 LICENSE = "Apache-2.0"
-RELEASED = "2026-11-20"
+RELEASED = "2026-11-30"
 """Date of this version; a record of another version is cited without a date. A test compares all with CITATION.cff."""
 
 
