@@ -29,7 +29,7 @@ class Captured:
 
 
 class Capture:
-    """Draws one evaluation of every doubling (1, 2-7, 8-15, ...); keeps the weights of the last drawn one, and of the
+    """Draws one evaluation of every doubling (1, 2-15, 16-31, ...); keeps the weights of the last drawn one, and of the
     one that reached the target first.
 
     Engines do not receive the drawn numbers, but one that knows the seed could compute them. The number of evaluations
@@ -49,7 +49,7 @@ class Capture:
         self._before: Sequence[Held] = ()
 
     def is_drawn(self, number: int) -> bool:
-        """Return True for the first evaluation, one drawn of the six after it, and then one of each doubling."""
+        """Return True for the first evaluation, one drawn of the 14 after it, and then one of each doubling."""
         return self.enabled and number in self.drawn
 
     def before(self) -> None:
@@ -78,7 +78,7 @@ class Capture:
 
 
 def _drawn_evaluations(streams: Streams) -> frozenset[int]:
-    doublings = [(1, 1), (2, 6), *((1 << power, 1 << power) for power in range(3, 32))]
+    doublings = [(1, 1), (2, 14), *((1 << power, 1 << power) for power in range(4, 32))]
     return frozenset(first + int(streams.generator("captured-evaluation", first).integers(count))
                      for first, count in doublings)
 
