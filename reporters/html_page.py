@@ -110,7 +110,7 @@ class HtmlPage(Reporter):
     def write(self, record: Record, out: Path) -> list[str]:
         """Write `report.html` into `out`."""
         path = out / "report.html"
-        write_text(path, render(record))
+        write_text(path, render(record, linked=out.absolute() == record.folder.reports.absolute()))
         return [str(path)]
 
     def write_sections(self, sections: Sequence[Section], out: Path) -> list[str]:
@@ -136,9 +136,13 @@ def display(record: Record, comparison: Comparison | None = None, caption: str =
     return fragment("display.html.j2", values)
 
 
-def render(record: Record) -> str:
-    """Render the page. Links to trials are relative: the page belongs into <run>/report."""
-    values = view(record)
+def render(record: Record, linked: bool = True) -> str:
+    """Render the page.
+
+    Args:
+        linked: it is in <run>/report; the links to logs are relative.
+    """
+    values = view(record) | {"linked": linked}
     charts = [values["scaling"].charts, values["controller"].charts, values["survival"].charts,
               *(panel.charts for panel in values["panels"]),
               *(values[name].charts for name in ("scores", "tuning") if values[name])]

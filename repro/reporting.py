@@ -53,12 +53,14 @@ class Reporter(Plugin):
 
 
 def write_reports(
-    run: Path, targets: Sequence[str], out: Path | None, only: str | None = None, prefix: str = ""
+    run: Path, targets: Sequence[str], out: Path | None, only: str | None = None, prefix: str = "",
+    changed: str = "",
 ) -> list[str]:
     """Write the record of `run` with each of the reporters `targets`; return the paths and URLs written.
 
     Args:
         only: option of reporters that narrow.
+        changed: in what the record contradicts itself; told with the files that changed since it was sealed.
         prefix: letters for reporters with an option `prefix`, which keep the names of several records apart.
 
     Raises:
@@ -68,6 +70,8 @@ def write_reports(
     """
     named = reporters(targets, only, prefix)
     record = read_record(run)
+    if changed:
+        record.derived["alterations"] = changed
     return [place for item in named.values()
             for part in (findings(record).phases if item.of_each_phase else (record,))
             for place in item.write(part, out or part.folder.reports)]

@@ -74,7 +74,7 @@ def cell_note(
     beside = [*(_claim(record, cell)), *([first.also] if first and first.also else []),
               *(f"caution: {text}" for text in (first.cautions if first else ())),
               *(f"{item.word} of the run: {item.line}" for item in findings(record).warnings)]
-    why = f"Why: {_text(first.because)}. This contrast was {'' if first.primary else 'not '}declared in advance." \
+    why = f"Why: {_text(first.because)}. This contrast was {'' if first.primary else 'not '}declared in the suite." \
         if first else ""
     return "\n\n".join(filter(None, (
         head, _sentences(_capital(figures)) if first else "", why,

@@ -112,19 +112,20 @@ class Verification:
                               "unmodified"])
         lines += [f"{item.kind}: {visible(item.text())}" for item in self.problems]
         count = f"{len(self.problems)} problem{'s' if len(self.problems) != 1 else ''}"
-        return "\n".join([*lines, f"{self.source}: MODIFIED, {count}; {_advice(self.problems)}"])
+        return "\n".join([*lines, f"{self.source}: MODIFIED, {count}; {_advice(self.problems, self.missing)}"])
 
 
-def _advice(problems: list[Problem]) -> str:
+def _advice(problems: list[Problem], missing: list[str]) -> str:
     """Return which trials are unaffected, or what to do if none can be trusted."""
     if any(item.place == "plan.json" for item in problems):
         return "without its plan no trial can be checked: request the record again"
     if any(item.kind == "tuning" or item.place.startswith("tuning/") for item in problems):
         return "the settings that were scored cannot be trusted to be those that the declared tuning chose"
     trials = sorted({item.place.split("/")[1] for item in problems if item.place.startswith("trials/")})
-    if not trials:
+    if not trials and not missing:
         return "no trial is affected"
-    if {item.kind for item in problems} <= TRIAL_KINDS:
+    if trials and not missing and all(
+            item.kind in TRIAL_KINDS and item.place.startswith("trials/") for item in problems):
         return f"affected trials: {', '.join(trials[:5])}{' ...' if len(trials) > 5 else ''}; the others are unaffected"
     return "request the record again, or reproduce it"
 

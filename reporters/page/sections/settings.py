@@ -15,6 +15,7 @@ from repro.core.numbers import spans
 from repro.record.derive.effective import requested
 from repro.record.environment.nodes import Link, NodeRecord, Nodes
 from repro.record.environment.plugin_code import PROGRAM, PluginCode
+from repro.record.folder import registration
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.suite.kinds.training import TrainingConfig
@@ -147,6 +148,9 @@ def machine(record: Record) -> list[Fact]:
         ("repro", environment.repro_version),
         ("Commit", f"{environment.commit} ({dirty})" if environment.commit else "not from a checkout"),
         *((_code_name(item), visible(item.text())) for item in environment.plugins),
+        ("Plan registered before the first trial", "yes; a copy that others kept shows it: "
+         "repro verify RUN --registered FILE, or --signer KEY" if (record.folder.root / registration.NAME).exists() else
+         "no; only this record says that its question was declared before (repro run --register FILE)"),
         ("Load before the run (1 min)", "unknown" if environment.load_1min is None else f"{environment.load_1min:g}"),
         ("Loading libraries, once per run, not on the clock of a trial",
          seconds(record.nodes.preload_seconds) or "unknown"),

@@ -20,15 +20,15 @@ def claims(facts: Facts) -> Judged:
     if facts.declared is None:
         return "cannot tell", "the claims made beforehand are not stated"
     if not facts.declared:
-        return "fail", f"{many(facts.contrasts, 'contrast')} and none declared beforehand: exploratory"
+        return "fail", f"{many(facts.contrasts, 'contrast')} and none declared: exploratory"
     if facts.comparisons is None:
-        return "cannot tell", "stated as declared beforehand; its outcome is not in this source"
+        return "cannot tell", "stated as declared; its outcome is not in this source"
     found = [item for item in facts.comparisons if item.primary]
     if not found and facts.declared_effects:
-        return "pass", f"declared beforehand, tested together (Holm): main effects of {join(facts.declared_effects)}"
+        return "pass", f"declared in the suite, tested together (Holm): main effects of {join(facts.declared_effects)}"
     if not found:
         return "fail", "the declared contrast is not among those shown"
-    return "pass", f"declared beforehand: {found[0].candidate_label} against {found[0].baseline_label}, by " \
+    return "pass", f"declared in the suite: {found[0].candidate_label} against {found[0].baseline_label}, by " \
                    f"{found[0].metric}; answered: {found[0].spoken}"
 
 

@@ -39,8 +39,9 @@ def report(runs: tuple[Path, ...], targets: str, out: Path | None, only: str | N
     Example: repro report published/v4.0 runs/quickstart-20260101-120000
     """
     from repro.bundle.source import expanded, open_records
-    from repro.cli.workflows.report import report_place, report_runs, whole_reporters
+    from repro.cli.workflows.report import report_place, report_runs, unsound, whole_reporters
     from repro.core import registry
+    from repro.core.errors import OutputError
 
     names, runs = targets.split(","), tuple(expanded(runs))
     if only:
@@ -55,6 +56,11 @@ def report(runs: tuple[Path, ...], targets: str, out: Path | None, only: str | N
                 raise click.UsageError("--prefix applies to runs; published results have no macros")
             places = registry.part("published", "report")(folders, names, folder)
         else:
-            places = report_runs(folders, names, folder, only, prefix)
+            changed = [text for place, opened in zip(runs, folders, strict=True) if (text := unsound(place, opened))]
+            if changed and len(runs) > 1:
+                raise OutputError(f"{changed[0]}; report it alone, which the page then says")
+            for text in changed:
+                say(f"warning: {text}", err=True)
+            places = report_runs(folders, names, folder, only, prefix, "; ".join(changed))
     for place in places:
         say(place)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.bundle.source import folder_name, is_foreign
+from repro.bundle.verify import verify_opened
 from repro.compare.runs.merge import Section, sections
 from repro.core import registry
 from repro.core.errors import UsageError
@@ -28,12 +29,23 @@ def whole_reporters(targets: Sequence[str]) -> list[str]:
     return [name for name, item in reporters(targets).items() if not item.narrows]
 
 
+def unsound(place: Path, folder: Path) -> str:
+    """Return the last line of what `verify` says of a record of others, which is a copy in `folder`; "" if it is sound,
+    or one's own. A figure of such a record need not follow from its log."""
+    found = verify_opened(folder, place) if is_foreign(place) else None
+    return "" if found is None or found.unmodified else f"{found.text().splitlines()[-1]} (repro verify {place})"
+
+
 def report_runs(
-    runs: Sequence[Path], targets: Sequence[str], out: Path | None, only: str | None = None, prefix: str = ""
+    runs: Sequence[Path], targets: Sequence[str], out: Path | None, only: str | None = None, prefix: str = "",
+    changed: str = "",
 ) -> list[str]:
     """Write the runs with each of the reporters `targets`; return the paths and URLs written.
 
     Of several sections each has its number, spelled, after the `prefix`.
+
+    Args:
+        changed: how a single run contradicts itself (`unsound`), for its page.
 
     Raises:
         UnknownName: no such reporter.
@@ -42,7 +54,7 @@ def report_runs(
         TrackingError: a tracking server rejected the run.
     """
     if len(runs) == 1:
-        return write_reports(runs[0], targets, out, only, prefix)
+        return write_reports(runs[0], targets, out, only, prefix, changed)
     named = reporters(targets, prefix=prefix)
     if "mlflow" in named:
         raise UsageError(f"--to mlflow takes one run at a time, not {len(runs)}")

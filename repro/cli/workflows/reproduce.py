@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from repro.core.files import read_bounded, write_json, write_model
 from repro.core.machine import Machine, detect
 from repro.core.numbers import spans
 from repro.core.random_streams import fresh_seed
+from repro.record.environment.nodes import BUSY
 from repro.record.folder.limits import check_size
 from repro.record.folder.resume import reopen
 from repro.record.folder.store import Record, RunFolder, read_record
@@ -73,7 +75,10 @@ class Reproduced:
                 "run": str(self.run), **self.reproduction.as_json()}
 
     def text(self) -> str:
-        return f"{self.reproduction.text()}\nrun:    {self.run}"
+        again = "" if self.reproduction.answer != "inconclusive" else \
+            "\nnext:   state this answer; one more execution, with more pairs (--trials N --until-settled), counts as a " \
+            "second one, and its answer stands beside this one"
+        return f"{self.reproduction.text()}\nrun:    {self.run}{again}"
 
 
 def reproduce(
@@ -103,6 +108,7 @@ def reproduce(
     if not checked.unmodified and not force:
         raise RecordModified(f"{source}: was modified ({checked.problems[0].text()}); for all problems run `repro "
                              f"verify {source}`, to reproduce it nevertheless add --force")
+    machine = detect()
     with open_record(source) as root:
         first = read_record(root)
         require_code(str(source), first.plan.cells, code)
@@ -115,12 +121,15 @@ def reproduce(
         else:
             require_allowed(str(source), first.plan.cells, allowed)
             wanted_trials, terms = choose_trials(first, trials, wanted)
-            plan = reduce_plan(first.plan, wanted_trials, detect(), fresh_seed(), terms)
+            plan = reduce_plan(first.plan, wanted_trials, machine, fresh_seed(), terms)
             check_size(plan)
             folder = prepare(plan, _suite_text(first), out or dated(f"{plan.suite.suite}-reproduce"),
                              brought=first.folder.code)
         asked = AskedAgain(terms.record, plan)
         say(announced(first, plan, terms, asked.before), err=True)
+        if (load := os.getloadavg()[0]) > BUSY * machine.cores:
+            say(f"warning: the load is {load:.2g} on {machine.cores} cores: that probability is one of a quiet "
+                "machine", err=True)
         origin = {"source": source.name, "identity": checked.identity, "of": terms.record}
         if resume is None:  # one that is resumed keeps its answer until there is another
             write_json(folder.root / FILE, {**origin, "answer": None})

@@ -124,7 +124,7 @@ def test_what_is_asked_afterwards_is_exploratory_and_says_so(run: repro.Run) -> 
     other = run.compare(declared.candidate, declared.baseline, margin=0.5)
     assert "after the results were seen" in other.because
     assert "Exploratory: asked for after the results were seen" in found._repr_html_()
-    assert "Primary contrast, declared in advance" in declared._repr_html_()
+    assert "Primary contrast, declared in the suite" in declared._repr_html_()
 
 
 def test_the_command_line_compares_two_cells_alike(run: repro.Run, root: Path) -> None:

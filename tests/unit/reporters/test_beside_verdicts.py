@@ -76,7 +76,7 @@ def test_main_effects_lead_where_no_primary_is_declared(record: Record, tmp_path
         assert "main effects" not in text and "Main effects" not in page
         return
     assert text.index("main effects, each level") < text.index("Candidate  ")
-    assert page.index("Main effects, declared in advance") < page.index("contrasts of single cells, corrected")
+    assert page.index("Main effects, declared in the suite") < page.index("contrasts of single cells, corrected")
     effects = json.loads(called("compare", record.folder.root, "--json").stdout)["effects"]
     assert [item["factor"] for item in effects] == ["engine", "processes"]
     assert f'data-compare="effects.0.pooled.ratio"><data value="{effects[0]["pooled"]["ratio"]}"' in page

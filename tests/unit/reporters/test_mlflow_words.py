@@ -162,7 +162,7 @@ def test_a_cell_is_described_by_its_verdict_the_report_and_its_cautions(record: 
                             "(95 % interval ")
     assert first.endswith(f"), 6 pairs. [Report of all cells]{PLACE}.")
     assert figures.startswith("Median time to the target ") and "6 of 6 reached the target" in figures
-    assert why.endswith("This contrast was declared in advance.")
+    assert why.endswith("This contrast was declared in the suite.")
 
 
 def test_a_trial_is_described_by_its_end(record: Record) -> None:
