@@ -13,7 +13,6 @@ from pathlib import Path
 from repro.bundle.source import open_record
 from repro.bundle.verify_files import (
     CRATE,
-    SHOWN_TRIALS,
     JsonObject,
     Problem,
     Verification,
@@ -221,9 +220,7 @@ def _check_complete(
     done, planned = {item.trial_id for item in results}, _due(folder, plan, end)
     found.missing += [name for name in planned if name not in done]
     if found.missing:
-        more = f" and {len(found.missing) - SHOWN_TRIALS} more" if len(found.missing) > SHOWN_TRIALS else ""
-        found.notes.append(f"{len(found.missing)} of {len(planned)} planned trials have no readable result: "
-                           f"{', '.join(found.missing[:SHOWN_TRIALS])}{more}")
+        found.notes.append(f"{len(found.missing)} of {len(planned)} planned trials have no readable result")
     elif again := unfinished(plan, results, attempts):
         found.missing += again
         found.notes.append(f"{len(again)} of {len(plan.order)} trials failed and were due to run again when the run "

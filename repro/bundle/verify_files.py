@@ -104,12 +104,12 @@ class Verification:
                          "says anything about one")
         if self.sound:
             return "\n".join([*lines, f"{self.source}: sound"])
+        more = f" and {len(self.missing) - SHOWN_TRIALS} more" if len(self.missing) > SHOWN_TRIALS else ""
+        without = f"without a result of {visible(', '.join(self.missing[:SHOWN_TRIALS]))}{more}"
         if self.answer == "incomplete":
-            more = f" and {len(self.missing) - SHOWN_TRIALS} more" if len(self.missing) > SHOWN_TRIALS else ""
-            names = visible(", ".join(self.missing[:SHOWN_TRIALS]))
-            return "\n".join([*lines, f"{self.source}: INCOMPLETE, without a result of {names}{more}; they have not "
-                              "run to their end, or somebody took them out (a record cannot tell); what is there is "
-                              "unmodified"])
+            return "\n".join([*lines, f"{self.source}: INCOMPLETE, {without}; they have not run to their end, or "
+                              "somebody took them out (a record cannot tell); what is there is unmodified"])
+        lines += [without] if self.missing else []
         lines += [f"{item.kind}: {visible(item.text())}" for item in self.problems]
         count = f"{len(self.problems)} problem{'s' if len(self.problems) != 1 else ''}"
         return "\n".join([*lines, f"{self.source}: MODIFIED, {count}; {_advice(self.problems, self.missing)}"])
@@ -124,8 +124,7 @@ def _advice(problems: list[Problem], missing: list[str]) -> str:
     trials = sorted({item.place.split("/")[1] for item in problems if item.place.startswith("trials/")})
     if not trials and not missing:
         return "no trial is affected"
-    if trials and not missing and all(
-            item.kind in TRIAL_KINDS and item.place.startswith("trials/") for item in problems):
+    if trials and all(item.kind in TRIAL_KINDS and item.place.startswith("trials/") for item in problems):
         return f"affected trials: {', '.join(trials[:5])}{' ...' if len(trials) > 5 else ''}; the others are unaffected"
     return "request the record again, or reproduce it"
 

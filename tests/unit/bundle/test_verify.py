@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -35,6 +36,7 @@ from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
 from tests.commands import ROOT
+from tests.in_process import succeeded
 from tests.records import SUITE, make_record
 
 
@@ -189,6 +191,22 @@ def test_a_prettier_time_does_not_follow_from_the_log_even_under_a_new_index(run
     assert problem.kind == "result"
     assert problem.place == f"trials/{trial_of(run).name}/result.json"
     assert "tta_wall is 0.1, its log gives" in problem.what
+
+
+def test_the_report_of_a_bundle_says_that_a_figure_does_not_follow(run: Path, tmp_path: Path) -> None:
+    result = trial_of(run) / "result.json"
+    make_bundle(run, tmp_path / "right.zip", "CC0-1.0")
+    changed = json.dumps(json.loads(result.read_text()) | {"tta_wall": 0.1}).encode()
+    with zipfile.ZipFile(tmp_path / "right.zip") as right, zipfile.ZipFile(tmp_path / "wrong.zip", "w") as wrong:
+        files = {name: right.read(name) for name in right.namelist()}
+        place = next(name for name in files if name.endswith(f"{trial_of(run).name}/result.json"))
+        before, files[place] = hashlib.sha256(files[place]).hexdigest(), changed
+        for name, content in files.items():
+            wrong.writestr(name, content.replace(before.encode(), hashlib.sha256(changed).hexdigest().encode()))
+    for name, said in (("right", ""), ("wrong", "wrong.zip: MODIFIED, ")):
+        ended = succeeded("report", tmp_path / f"{name}.zip", "--out", tmp_path / name)
+        page = (tmp_path / name / "report.html").read_text()
+        assert said in ended.stderr and ("MODIFIED" in ended.stderr) == ("MODIFIED, " in page) == bool(said)
 
 
 def test_a_failure_called_success_does_not_follow_from_the_log(tmp_path: Path) -> None:
