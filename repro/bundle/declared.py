@@ -146,12 +146,13 @@ def _with_wider(found: Mapping[Claimed, Found], pairs: int, asked: Asked) -> str
                for item in found.values() if item.mean is not None]
     if None in margins:
         most = _most_pairs(found, replace(asked, margin=WIDEST))
-        wider = _with_wider(found, most, asked) if most is not None and most > pairs else ""
-        return f"{wider} --trials {most}" if wider else ""
+        more = _with_wider(found, most, asked) if most is not None and most > pairs else ""
+        return f"{more} --trials {most}" if more else ""
     grids = [math.ceil(100 * item.apart) / 100 for item in found.values()
              if not (item.has_weights and pairs <= item.n)]
     wider = max(*(margin or 0.0 for margin in margins), *grids, 0.0)
-    return "" if wider > WIDEST else f"; {next(iter(found)).counted(pairs)} support a margin of {100 * wider:.0f} %: --margin {wider:g}"
+    support = f"{next(iter(found)).counted(pairs)} support a margin of {100 * wider:.0f} %: --margin {wider:g}"
+    return f"; {support}" if wider <= WIDEST else ""
 
 
 def chance_words(power: float) -> str:
