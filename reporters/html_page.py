@@ -36,7 +36,16 @@ from .page.sections.clocks import CHECKS, LEVELS, pairing, phases, worst
 from .page.sections.effects import page_effects
 from .page.sections.figures import energy, figures, in_its_unit, measures
 from .page.sections.lanes import by_lane, lane_table
-from .page.sections.settings import bibtex, citation, effective, machine, rank_settings, settings, suite_text
+from .page.sections.settings import (
+    bibtex,
+    citation,
+    class_files,
+    effective,
+    machine,
+    rank_settings,
+    settings,
+    suite_text,
+)
 from .page.speedup import forest, latex, sentence
 from .page.traffic import megabits, networks, traffic
 
@@ -96,6 +105,7 @@ def view(record: Record) -> dict[str, Any]:
         "wash_outs": record.wash_outs, "lanes": lane_table(found), "by_lane": by_lane(seen["forest"].rows),
         "attempts": sorted(record.attempts, key=lambda item: item.status == "ok"), "trials": trials(record),
         "suite_text": Markup(escape(suite_text(record))), "citation": citation(record),
+        "class_files": class_files(record),
     }
 
 

@@ -13,6 +13,8 @@ import numpy as np
 
 from repro.core.machine import Machine
 from repro.core.random_streams import SEEDS_BELOW
+from repro.record.folder.execution import Execution
+from repro.record.folder.ledger import Attempt
 from repro.record.result.remarks import stated
 from repro.record.result.results import Bracket, Point, Result
 from repro.suite.model import Suite
@@ -110,6 +112,8 @@ class Experiment:
     """Pairs that have run; None: all."""
     crashed: int = 0
     """First trials of the candidate that crashed."""
+    parted: int = 0
+    """First repeats with a pause of the run after their first trial."""
 
     def training(self, repeat: int) -> int:
         """Return the training that a repeat runs."""
@@ -149,6 +153,17 @@ class SimulatedRun:
         """The results in the order of execution."""
         have = self.design.pairs if self.design.have is None else self.design.have
         return [self._result(cell, repeat) for cell, repeat in self.plan.order if repeat < have]
+
+    @property
+    def execution(self) -> Execution | None:
+        """The starts, one a second, and the pauses between them; None: there were no pauses."""
+        if not self.design.parted:
+            return None
+        starts = [Attempt(trial_id=item.trial_id, cell_id=item.cell_id, repeat=item.repeat, attempt=1,
+                          started_ms=1000 * place, seconds=0.5, status=item.status)
+                  for place, item in enumerate(self.results)]
+        first = {item.repeat: item.started_ms for item in reversed(starts)}
+        return Execution(starts, tuple(first[repeat] + 500 for repeat in range(self.design.parted)))
 
     def _result(self, cell: int, repeat: int) -> Result:
         end, pace = int(self.end_samples[cell, repeat]), float(self.seconds_per_sample[cell, repeat])

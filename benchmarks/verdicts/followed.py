@@ -58,7 +58,8 @@ def _nothing(run: SimulatedRun, advice: Advice, generator: np.random.Generator) 
 FOLLOWED: Mapping[AdviceKind, Follow] = {
     "missing_pairs": _resumed, "next_look": _resumed, "lost_trials": _rerun, "equal_grids": _same_grids,
     "timely": _timely,
-    "more_pairs": _new(sequential=""), "declare_pairs": _new(), "own_seeds": _new(trainings=None),
+    "more_pairs": _new(sequential=""), "declare_pairs": _new(), "parted_pairs": _new(parted=0),
+    "own_seeds": _new(trainings=None),
     "tested": _nothing, "tested_in_a_contest": _nothing, "looks_used_up": _nothing, "not_run_again": _nothing,
 }
 
@@ -85,6 +86,7 @@ STARTS = (
     Start("the first look", replace(SEQUENTIAL, have=10), ("next_look", "looks_used_up")),
     Start("6 of 10 pairs", Experiment(10, have=6), ("missing_pairs", "tested")),
     Start("a crash", Experiment(10, crashed=1), ("lost_trials", "tested")),
+    Start("6 pairs, 2 parted", Experiment(6, parted=2), ("parted_pairs", "tested")),
     Start("late reads", Experiment(10, late=0.05, spread=0.03), ("timely", "tested")),
     Start("unlike grids", Experiment(10, grids=(0.001, 0.005), spread=0.03), ("equal_grids", "tested")),
     Start("one training", Experiment(10, trainings=1), ("own_seeds", "tested"), metric="samples",
@@ -118,7 +120,8 @@ def follow(start: Start, generator: np.random.Generator) -> tuple[str, tuple[Adv
     run: SimulatedRun | None = simulated(start.design, generator)
     given: list[AdviceKind] = []
     while run is not None and len(given) < ROUNDS:
-        found = [item for item in compare(run.plan, run.results, start.metric) if item.primary == start.primary]
+        found = [item for item in compare(run.plan, run.results, start.metric, execution=run.execution)
+                 if item.primary == start.primary]
         if word := _decided(found):
             return word, tuple(given)
         asked = next((item.advice for item in found if item.advice), None)

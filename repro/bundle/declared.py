@@ -21,6 +21,8 @@ from repro.suite.planning.terms import Terms
 
 MOST = 0.99
 """Probability above which its digits say nothing."""
+WIDEST = 1.0
+"""The widest margin that can be declared."""
 MOST_TIMES = 4
 """Pairs of a second execution, as a multiple of the record's, that are run without being asked for."""
 
@@ -138,16 +140,19 @@ def _most_pairs(found: Mapping[Claimed, Found], asked: Asked) -> int | None:
 
 
 def _with_wider(found: Mapping[Claimed, Found], pairs: int, asked: Asked) -> str:
-    """Return the margin that would do."""
+    """Return the margin that would do; if none does with these pairs, with the fewest that show the widest margin."""
     each = _power_of_each(len(found))
     margins = [supported_margin(item.mean, pairs, asked.interaction, each, asked.until_settled)
                for item in found.values() if item.mean is not None]
     if None in margins:
-        return ""
+        most = _most_pairs(found, replace(asked, margin=WIDEST))
+        more = _with_wider(found, most, asked) if most is not None and most > pairs else ""
+        return f"{more} --trials {most}" if more else ""
     grids = [math.ceil(100 * item.apart) / 100 for item in found.values()
              if not (item.has_weights and pairs <= item.n)]
     wider = max(*(margin or 0.0 for margin in margins), *grids, 0.0)
-    return f"; {next(iter(found)).counted(pairs)} support a margin of {100 * wider:.0f} %: --margin {wider:g}"
+    support = f"{next(iter(found)).counted(pairs)} support a margin of {100 * wider:.0f} %: --margin {wider:g}"
+    return f"; {support}" if wider <= WIDEST else ""
 
 
 def chance_words(power: float) -> str:

@@ -17,8 +17,9 @@ from repro.suite.design import claim_text
 from repro.suite.metrics import METRICS
 from repro.suite.model import Unit
 
-AdviceKind = Literal["missing_pairs", "lost_trials", "not_run_again", "more_pairs", "declare_pairs", "equal_grids",
-                     "timely", "next_look", "tested", "tested_in_a_contest", "looks_used_up", "own_seeds"]
+AdviceKind = Literal["missing_pairs", "lost_trials", "not_run_again", "more_pairs", "declare_pairs", "parted_pairs",
+                     "equal_grids", "timely", "next_look", "tested", "tested_in_a_contest", "looks_used_up",
+                     "own_seeds"]
 
 
 class Guide(NamedTuple):
@@ -36,6 +37,9 @@ GUIDES: Mapping[AdviceKind, Guide] = {
                            "name and start another run"),
     "more_pairs": Guide("run at least {n} pairs, with new seeds", "repro run SUITE --seeds {n}"),
     "declare_pairs": Guide("declare at least {n} pairs in a suite before its first run"),
+    "parted_pairs": Guide("pairs are left out because the run was interrupted, or a trial ran again, between their "
+                          "trials. Declare more than {n} pairs in a suite before its first run, or run one without a "
+                          "pause"),
     "equal_grids": Guide("use the same distance between evaluations in both, in a new experiment"),
     "timely": Guide("let the programs print each evaluation at once, or report it through repro.watch, in a new "
                     "experiment"),
@@ -62,7 +66,7 @@ class Advice(Worded):
 
     kind: AdviceKind
     n: int = 0
-    """Pairs of `more_pairs`, `declare_pairs`, `next_look` and `own_seeds`."""
+    """Pairs of `more_pairs`, `declare_pairs`, `parted_pairs`, `next_look` and `own_seeds`."""
 
     @property
     def command(self) -> str:

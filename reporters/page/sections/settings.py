@@ -12,11 +12,13 @@ import yaml
 
 import repro
 from repro.core.numbers import spans
+from repro.core.source_code import PLACE_DIGITS, is_file_kind
 from repro.record.derive.effective import requested
 from repro.record.environment.nodes import Link, NodeRecord, Nodes
 from repro.record.environment.plugin_code import PROGRAM, PluginCode
 from repro.record.folder import registration
 from repro.record.folder.store import Record
+from repro.record.folder.stored_code import classes_from_files
 from repro.record.result.results import Result
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
@@ -213,18 +215,40 @@ def _cuda(record: Record) -> list[Fact]:
 
 
 def suite_text(record: Record) -> str:
-    """Return the suite as it ran, overrides included, as YAML for `repro run`.
+    """Return the suite as it ran, overrides included, as YAML for `repro run`, next to the folder `code` of the run.
 
     The master seed is a comment: a copy of the suite must not draw the same data again by accident.
     """
     data = record.plan.suite.model_dump(mode="json", by_alias=True, exclude_defaults=True,
                                         exclude={"seeds", "master_seed"})
-    data = {"suite": data.pop("suite"), **data, "seeds": record.plan.suite.seeds}
+    data = {"suite": data.pop("suite"), **_located(data), "seeds": record.plan.suite.seeds}
     drawn = f"# master_seed: {record.plan.master_seed} (of this run; `repro reproduce` draws its data again)\n"
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100) + drawn
     if visible(text) == text:
         return text
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=False, width=100) + drawn  # hidden characters as escapes
+
+
+def class_files(record: Record) -> list[str]:
+    """Return the files of the classes that the suite takes from files, as paths in the run folder."""
+    return list(dict.fromkeys(f"{_place(item.code)}/{item.kind.partition(':')[0]}"
+                              for item in classes_from_files(record.plan)))
+
+
+def _place(code: str) -> str:
+    return f"code/{code[:PLACE_DIGITS]}"
+
+
+def _located(item: Any) -> Any:
+    """Return part of a suite with the paths of its classes from files in place of their hashes."""
+    if isinstance(item, list):
+        return [_located(each) for each in item]
+    if not isinstance(item, dict):
+        return item
+    found = {key: _located(each) for key, each in item.items()}
+    if isinstance(kind := found.get("kind"), str) and is_file_kind(kind) and "code" in found:
+        found["kind"] = f"{_place(found.pop('code'))}/{kind}"
+    return found
 
 
 MESSAGE = ("If you use this software in a publication, please cite it with the version and the suite digest of your "

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from repro.cli.terminal import Console, line, stdout, table_of
+from repro.cli.terminal import Console, command, line, stdout, table_of
 from repro.compare import METRICS, Comparison
 from repro.compare.design.effect import FEW, HEADING, MainEffect
 from repro.compare.figures import DECIDED, Claim
@@ -116,7 +116,8 @@ def _reasons(found: Sequence[Comparison]) -> Iterator[str]:
 def calibration_text(found: Calibration | None) -> str:
     """Return the measured false-positive rate of these verdicts, or that it is unknown."""
     if found is None:
-        return "not calibrated: the false-positive rate of these verdicts was not measured on this machine"
+        return ("not calibrated: the false-positive rate of these verdicts was not measured on this machine; to "
+                f"measure it: {command('calibrate')} SUITE")
     return f"{found.word}: {found.sentence()}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,8 +72,9 @@ def suite_text(suite: Suite, sources: Mapping[str, SourceCode] = MappingProxyTyp
         if pattern.get(suite.trial, key) is not None:
             lines.append(f"{key + ':':<13}{_level(suite.trial[key])}")
     lines += [f"{'executes:':<13}{text}, when it is run" for text in dict.fromkeys(_commands(suite))]
-    lines += [f"{'executes:':<13}{source.root / name}{_others(source)}, sha256 {source.sha256[:16]}, when it is "
-              "planned or run" for name, source in sources.items()]
+    files = {source.root / name: content for source in sources.values() for name, content in source.files.items()}
+    lines += [f"{'executes:':<13}{path}, sha256 {hashlib.sha256(content).hexdigest()[:16]}, when it is planned or run"
+              for path, content in files.items()]
     return "\n".join(lines)
 
 
@@ -82,11 +84,6 @@ def _commands(suite: Suite) -> Iterator[str]:
         if isinstance(engine, dict) and isinstance(engine.get("run"), list):
             places = "".join(f", {name} {engine[name]}" for name in ("folder", "commit", "files") if name in engine)
             yield shlex.join(map(str, engine["run"])) + places
-
-
-def _others(source: SourceCode) -> str:
-    more = len(source.files) - 1
-    return f" and {more} module{'s' if more > 1 else ''} next to it" if more else ""
 
 
 def drawn_by_run(suite: Suite) -> list[str]:

@@ -163,6 +163,10 @@ class Evidence:
         """`10 pairs`, `6 nodes`."""
         return f"{len(self.units)} nodes" if self.asked.counts_nodes else f"{self.n} pairs"
 
+    def is_parted(self, needed: int) -> bool:
+        """Return whether `needed` pairs have run, of which some are left out."""
+        return bool(self.left_out) and not self.asked.counts_nodes and self.n + len(self.left_out) >= needed
+
     @property
     def by_node(self) -> ByNode | None:
         """The ratio by node; None: not in a pool, or it has none."""
@@ -323,7 +327,8 @@ def _paired(base: Evidence) -> Evidence:
     if base.n < 2:
         where = "in one block" if base.left_out else "with one seed"
         text = f"{base.n} pair{'s' if base.n != 1 else ''} {where}; an interval needs two, significance six"
-        return replace(base, refusal=early or text, advice=_MISSING if early else Advice(kind="more_pairs", n=6))
+        advice = Advice(kind="parted_pairs" if base.is_parted(6) else "more_pairs", n=6)
+        return replace(base, refusal=early or text, advice=_MISSING if early else advice)
     if base.asked.counts_nodes and len(base.units) < LEAST_NODES:
         return replace(base, advice=_MISSING if early else None, refusal=early or (
             f"its pairs ran on {base.counted if base.units else 'no node of a pool'}; a verdict on nodes of this class "

@@ -98,8 +98,9 @@ def _busy(record: Record) -> Iterator[RunWarning]:
     if load is not None and load > BUSY * cores:
         many = f"{cores} cores" if cores != 1 else "1 core"
         text = f"the load was {load:g} on {many} before the run ({load / cores:.2g} per core)"
-        yield RunWarning("Busy machine", text, "machine", "other work slows trials down, some more than others: repeat "
-                         "the run on a quiet machine before you quote its times")
+        yield RunWarning("Busy machine", text, "machine", "other work slows trials down, some more than others: do "
+                         "not quote its times; a repeat is a second run of the question, whose answer stands beside "
+                         "the first")
 
 
 def _incidents(record: Record) -> Iterator[RunWarning]:

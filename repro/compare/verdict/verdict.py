@@ -126,22 +126,26 @@ def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:
     alone = item.floor > ALPHA
     needed = 6 if alone and share.family == 1 else stats.pairs_to_survive(share.family, ALPHA)
     # Where the primary contrast of the run was tested, a new run would test it again.
-    advice = Advice(kind=_out_of_reach_kind(item, share, alone), n=needed)
+    advice = Advice(kind=_out_of_reach_kind(item, share, needed), n=needed)
+    counted = f"{item.counted} (and {len(item.left_out)} left out)" if item.left_out else item.counted
     if not alone:
-        text = f"{item.counted} cannot be significant after Holm over the {share.family} contrasts shown; {needed} can"
+        text = f"{counted} cannot be significant after Holm over the {share.family} contrasts shown; {needed} can"
         return "exploratory", text, advice
-    text = f"{item.counted} cannot be significant at 5 % (exact floor p = {item.floor:.3g})"
+    text = f"{counted} cannot be significant at 5 % (exact floor p = {item.floor:.3g})"
     if item.asked.primary:
         return "inconclusive", f"{text}; 6 can", advice
     together = f"{share.family} contrasts together need {needed}" if share.family > 1 else f"{needed} can"
     return "exploratory", f"{text}; {together}", advice
 
 
-def _out_of_reach_kind(item: Evidence, share: FamilyShare, alone: bool) -> AdviceKind:
+def _out_of_reach_kind(item: Evidence, share: FamilyShare, needed: int) -> AdviceKind:
     if item.repeated:
         return "own_seeds"
+    alone = item.floor > ALPHA
     if alone and item.equivalence is not None and can_be_same(item.n, share.family):
         return _open_kind(item, share)  # five pairs show no difference, but sameness was tested
+    if item.is_parted(needed):
+        return "parted_pairs"
     return "more_pairs" if alone else "declare_pairs"
 
 

@@ -54,12 +54,12 @@ class CarriedCode:
     what: str
     """`workload net.py:Net`, or a command as it is started."""
     sha256: str
-    """"" for a folder, which is not hashed."""
+    """Of names and contents of all its files; "" for a folder, which is not hashed."""
     place: str
     """Path of its source, relative to the record."""
 
     def text(self) -> str:
-        return f"{self.what} ({self.place}{f', sha256 {self.sha256[:16]}' if self.sha256 else ''})"
+        return f"{self.what} ({self.place})"
 
 
 class BatchSize(SuitePart):

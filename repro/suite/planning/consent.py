@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from pathlib import PurePath
+from pathlib import Path, PurePath, PurePosixPath
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -74,8 +74,16 @@ def require_code(source: str, cells: Sequence[Cell], given: str | None, base: st
         return
     names = "; ".join(item.text() for item in found)  # all of them: the author of a record chose their order
     other = f"--allow-code {given[:16]} is the hash of other code; " if given is not None else ""
-    raise UsageError(f"{source}: {other}this would run code that the record brings: {names}; read it there, and "
-                     f"if you trust it add --allow-code {whole}")
+    raise UsageError(f"{source}: {other}this would run code that the record brings: {names}; read "
+                     f"{_reading(source, found)}, and if you trust it add --allow-code {whole}")
+
+
+def _reading(source: str, found: Iterable[CarriedCode]) -> str:
+    """Return where the code is read: of a bundle, a command that shows its files."""
+    if not Path(source).is_file():
+        return "it there"
+    folders = dict.fromkeys(quote(f"{'/'.join(PurePosixPath(item.place).parts[:2])}/*") for item in found)
+    return f"it with `unzip -p {quote(source)} {' '.join(folders)} | less`"
 
 
 HARMLESS = (bool, int, float, complex, Decimal, date, time, timedelta, Enum, type(None))

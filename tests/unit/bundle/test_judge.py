@@ -159,6 +159,15 @@ def test_what_is_announced_before_the_trials_run(tmp_path: Path) -> None:
     assert "7 new pairs" in said and "deviation of at most 0 % (--interaction)" in said
 
 
+def test_a_record_that_supports_no_margin_with_its_pairs_is_told_the_pairs_that_do(tmp_path: Path) -> None:
+    record = run(tmp_path / "a", ratio=4, noise=0.3, text=TWO.replace("seeds: 10", "seeds: 7"))
+    with pytest.raises(UsageError, match="no number does") as told:
+        choose_trials(record, None)
+    margin, _, trials = str(told.value).partition("--margin ")[2].partition(";")[0].partition(" --trials ")
+    assert int(trials) > 7, told.value
+    assert (choose_trials(record, trials, Wanted(margin=float(margin)))[1].power or 0) >= 0.8
+
+
 def test_pairs_beyond_those_of_the_record_have_new_seeds(tmp_path: Path) -> None:
     record = run(tmp_path / "a")
     with pytest.raises(UsageError, match=r"33\.3 % apart at the target.*--margin 0\.34"):

@@ -151,6 +151,19 @@ def test_too_few_pairs_in_their_blocks_are_no_verdict(plan: Plan) -> None:
     found = primary(plan, *ran(plan, late, 0.05, 1, ratio=2.0))
     assert (found.verdict, found.n) == ("inconclusive", 1)
     assert found.because.startswith("1 pair in one block")
+    assert found.advice is not None and found.advice.kind == "parted_pairs"
+
+
+@pytest.mark.parametrize(("seeds", "kind"), [(7, "parted_pairs"), (6, "declare_pairs")])
+def test_declared_pairs_that_a_pause_parted_are_not_asked_for_again(tmp_path: Path, seeds: int, kind: str) -> None:
+    """With one of seven pairs left out, six are too few for three contrasts; it does not say to declare seven."""
+    four = planned(tmp_path, SUITE.replace("seeds: 6", f"seeds: {seeds}"), machine=Machine("cpu", 0, 8))
+    late = {(cell.cell_id, 3) for cell in four.cells[:1]} if seeds == 7 else set()
+    results, execution = ran(four, late, 0.0, 1)
+    found = [item for item in compare(four, results, execution=execution)
+             if not item.primary and four.cells[0].cell_id in (item.candidate, item.baseline)]
+    assert found and all(item.advice and (item.advice.kind, item.advice.n) == (kind, 7) for item in found)
+    assert all(("(and 1 left out)" in item.because) == (seeds == 7) for item in found)
 
 
 def test_a_failed_trial_still_forbids_the_ratio(plan: Plan) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
 import sys
+import zipfile
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from repro.suite.kinds.program import ProgramConfig
 from repro.suite.planning.consent import code_sha256
 from tests.file_classes import imports, write_suite
 from tests.hostile_records import invoke_words
+from tests.plans import plan_file
 
 READERS = (("verify", "RUN"), ("compare", "RUN"), ("audit", "RUN"), ("diff", "RUN", "RUN"), ("report", "RUN"),
            ("report", "RUN", "--to", "csv,markdown,jsonl"), ("plan", "digits.yaml", "--pilot", "RUN"),
@@ -89,6 +93,19 @@ def test_with_consent_the_stored_source_runs_and_is_kept_again(made: Path, place
     assert sorted(path.name for path in Path("again/code").rglob("*.py")) == ["pace.py", "paced.py"]
     assert run("verify", "again")[0] == 0 and run("verify", "run.zip")[0] == 0
     assert str(made) not in Path("again/plan.json").read_text() + Path("again/environment.json").read_text()
+
+
+def test_the_suite_on_its_page_is_planned_next_to_a_copy_of_its_code(made: Path, place: Path) -> None:
+    page = (made / "run/report/report.html").read_text()
+    text = html.unescape(re.sub("<[^>]*>", "", page[page.index("How to reproduce"):page.index("How to cite")]))
+    assert run("bundle", "run", "-o", "run.zip")[0] == 0
+    with zipfile.ZipFile("run.zip") as bundle:
+        bundle.extractall("new", [name for name in bundle.namelist() if fnmatch(name, "code/*")])
+    file = re.search(r"unzip BUNDLE 'code/\*'\)\. The new run executes (code/\S+) and what it imports",
+                     " ".join(text.split()))
+    assert file and Path("new", file[1]) == main_file(Path("new"))
+    Path("new/paced.yaml").write_text(text.partition("The suite as it ran")[2])
+    assert plan_file("new/paced.yaml").digest == json.loads(Path("run/plan.json").read_text())["digest"]
 
 
 def test_a_run_is_resumed_with_the_source_that_it_keeps(made: Path, place: Path) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shlex
+import zipfile
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 import yaml
 
+from repro.cli.text.suite import suite_text
 from repro.core.errors import ReproError, SuiteError
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
@@ -144,12 +149,27 @@ def test_consent_is_to_all_of_it_by_its_hash(tmp_path: Path) -> None:
     for given in (whole, whole[:12], whole[:12].upper()):
         require_code("theirs.zip", cells, given)
     for given, said in ((None, rf"theirs\.zip: this would run code that the record brings: engine paced\.py:Paced "
-                               rf"\(code/{found[0].sha256[:16]}/paced\.py, sha256 .*add --allow-code {whole}$"),
+                               rf"\(code/{found[0].sha256[:16]}/paced\.py\); read it there, .*"
+                               rf"add --allow-code {whole}$"),
                         (whole[:11], "must be the hash"), ("0" * 12, "is the hash of other code"), ("", "must be")):
         with pytest.raises(ReproError, match=said):
             require_code("theirs.zip", cells, given)
     with pytest.raises(ReproError, match="contains no code; leave the option out"):
         require_code("theirs.zip", (), whole)
+    bundle = tmp_path / "my bundle.zip"
+    with zipfile.ZipFile(bundle, "w") as archive:
+        archive.writestr(found[0].place, "SECONDS = 1\n")
+    with pytest.raises(ReproError, match="read it with `unzip -p ") as told:
+        require_code(str(bundle), cells, None)
+    _, option, archived, pattern, *_ = shlex.split(str(told.value).partition("`")[2].partition("`")[0])
+    assert (option, archived) == ("-p", str(bundle)) and fnmatch(found[0].place, pattern)
+
+
+def test_show_prints_of_every_file_the_sha256_of_its_content(tmp_path: Path) -> None:
+    source = read_suite(str(write_suite(tmp_path)))
+    shown = [line for line in suite_text(source.suite, source.sources).splitlines() if line.startswith("executes:")]
+    assert shown == [f"executes:    {path}, sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}, when it is "
+                     "planned or run" for path in (tmp_path / "own/paced.py", tmp_path / "own/pace.py")]
 
 
 def test_editors_accept_a_class_from_a_file(tmp_path: Path) -> None:
