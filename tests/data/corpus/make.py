@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 COUNTED = suite("counted", """\
 matrix: {parameters.mean: [3.27, 3.25]}
 primary: {candidate: {parameters.mean: 3.25}, baseline: {parameters.mean: 3.27}, metric: samples}
-""", seeds=6, workload=None, engine='{kind: program, run: [python, train.py, "{seed}", "{mean}"]}', batch=None,
+""", seeds=6, workload=None, engine='{kind: program, run: [python, train.py, "{seed}", "{mean}"]}', batch="{global: 8}",
     optimizer=None, stop="{target: 3.58}", evaluate_every=None, parameters="{mean: 3.27}", timeout_seconds=60,
     evaluation="{pattern: 'step (?P<step>\\d+) loss (?P<value>\\S+)', metric: loss, direction: lower}")
 TIMED = suite("timed", """\
