@@ -33,6 +33,7 @@ def without(found: dict[str, Any], dtype: str) -> bool:
     return all(line["dtype"] != dtype for line in found["traffic"]["lines"] if line["sent_bytes"])
 
 
+@pytest.mark.slow
 def test_ddp_without_overlap_sends_the_same_buckets_later(ranks: Run) -> None:
     plain, late = ranks(DDP), ranks(replace(DDP, overlap=False))
     assert sent(late[0]) == sent(plain[0])

@@ -52,6 +52,7 @@ def test_a_held_condition_fails_the_step_and_the_summary_says_so(record: Record,
     assert ran.output == "markdown=a comment.md\nexit-code=3\n"
 
 
+@pytest.mark.slow
 def test_what_does_not_hold_passes(record: Record, tmp_path: Path) -> None:
     ran = Ran(tmp_path, run=str(record.folder.root), fail_if="faster\n")
     assert ran.code == 0, ran.done.stderr

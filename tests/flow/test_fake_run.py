@@ -224,6 +224,7 @@ def test_a_second_ctrl_c_does_not_keep_the_report_from_being_written(tmp_path: P
     assert (tmp_path / "run" / "report" / "report.html").read_text().rstrip().endswith("</html>")
 
 
+@pytest.mark.slow
 def test_an_impossible_tracking_store_is_reported_early_and_the_run_continues(tmp_path: Path) -> None:
     process = start(tmp_path, "--out", "run", "--seeds", "1", MLFLOW_TRACKING_URI="foo://somewhere/x")
     _, error = process.communicate(timeout=LONG_SECONDS)

@@ -102,6 +102,7 @@ def notebook(folder: Path) -> Iterator[Notebook]:
     found.close()
 
 
+@pytest.mark.slow
 def test_an_interrupted_cell_ends_its_run_in_order_and_says_how_it_goes_on(notebook: Notebook, folder: Path) -> None:
     notebook.shown("events = []")
     cell = notebook.begin("run = repro.run('suite.yaml', out='run', mlflow=False, on_event=events.append)")
@@ -135,6 +136,7 @@ def test_an_interrupted_cell_ends_its_run_in_order_and_says_how_it_goes_on(noteb
     assert len(again) == 2 * MANY and again[list(times)].to_dict() == times, "what had ended was not run again"
 
 
+@pytest.mark.slow
 def test_what_a_callback_raises_ends_no_run(notebook: Notebook) -> None:
     found = notebook.shown("def broken(event): raise ValueError('mine')\n"
                            "repro.run('suite.yaml', seeds=1, out='other', mlflow=False, on_event=broken)")
@@ -157,6 +159,7 @@ def test_another_thread_is_refused_because_signals_end_a_run(notebook: Notebook,
     assert not (folder / "none").exists()
 
 
+@pytest.mark.slow
 def test_the_gate_tells_which_candidate_differs_and_where(notebook: Notebook) -> None:
     shown = notebook.shown("checks = repro.gate('gated.yaml')\nchecks")["data"]["text/html"]
     assert shown.count("<table") == 1 and "planted (defect=sum)" in shown
@@ -177,6 +180,7 @@ def test_a_gate_that_nothing_can_pass_is_refused_in_one_line(notebook: Notebook)
     assert error["traceback"] == [f"UsageError: {error['evalue']}"] and "matches no cell" in error["evalue"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_gate_is_one_line_and_leaves_no_process(notebook: Notebook) -> None:
     def processes() -> list[str]:
         lines = [" ".join(item.cmdline()) for item in notebook.process.children(recursive=True)

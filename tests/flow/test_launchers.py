@@ -256,7 +256,7 @@ def test_shared_memory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
            "processes share locks, cannot be written" in ended.stderr
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_nothing_outlives_a_killed_parent(tmp_path: Path, temporary: Path, signum: signal.Signals) -> None:
     script = tmp_path / "parent.py"  # without a __main__ guard: ranks must not run it again
     script.write_text(PARENT)

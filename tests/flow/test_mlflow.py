@@ -146,6 +146,7 @@ def check_trial(record: Record, trial_id: str, dumped: dict[str, Any]) -> None:
     assert {"result_1.txt", "result.json", "trial.json", "rank0.log"} == {path for path, _ in run["artifacts"]}
 
 
+@pytest.mark.slow
 def test_replays_in_parts_come_to_the_same_trials_as_one_replay(store: str, tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", named(SMALL, "parts"), only=3)
     reporter(store).write(record, tmp_path)

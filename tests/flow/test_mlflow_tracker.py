@@ -48,6 +48,7 @@ def test_only_one_process_at_a_time_sends_a_record(store: str, tmp_path: Path) -
     reporter(store).write(record, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_deleted_experiment_is_reported_as_deleted(store: str, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
@@ -165,6 +166,7 @@ def test_tracker_survives_a_server_that_is_down(tmp_path: Path, monkeypatch: pyt
     assert not record.folder.tracking.exists()
 
 
+@pytest.mark.slow
 def test_tracker_has_nothing_to_do_before_the_record_begins(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,6 +216,7 @@ def test_a_pool_that_cannot_be_is_refused_in_one_line(tmp_path: Path, pool: str,
     assert not (tmp_path / "pool").exists()
 
 
+@pytest.mark.slow
 def test_programs_of_a_suite_run_in_lanes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import sys, time\nprint('begin')\ntime.sleep(float(sys.argv[2]))\n"
                                        "print('step 1 loss', int(sys.argv[1]) / 2**32)\n")

@@ -170,6 +170,7 @@ def test_it_is_run_again_only_with_consent_and_from_the_source_in_the_record(fin
     assert resumed.code == 2 and "--allow-code" in resumed.error
 
 
+@pytest.mark.slow
 def test_how_long_a_program_takes_is_unknown_until_a_pilot_tells(finished: Path) -> None:
     unknown = command(finished, "plan", "suite.yaml")
     assert "duration unknown, at most 12 min by timeout_seconds; one trial of each cell tells: repro run" in unknown.out
@@ -178,6 +179,7 @@ def test_how_long_a_program_takes_is_unknown_until_a_pilot_tells(finished: Path)
     assert json.loads(command(finished, "plan", "suite.yaml", "--json").out)["cost"]["full_budget_seconds"] is None
 
 
+@pytest.mark.slow
 def test_ones_own_unchanged_run_resumes_without_a_hash_and_any_other_asks(tmp_path: Path) -> None:
     state = {"XDG_STATE_HOME": str(tmp_path / "state")}
     suite(tmp_path, HONEST, seeds=2)
@@ -195,7 +197,7 @@ def test_ones_own_unchanged_run_resumes_without_a_hash_and_any_other_asks(tmp_pa
     assert "--allow-code" in command(tmp_path, *words, **state).error, "another command began there"
 
 
-@pytest.mark.parametrize("state", ["state", ""])
+@pytest.mark.parametrize("state", [pytest.param("state", marks=pytest.mark.slow), ""])
 def test_the_command_that_an_interrupt_prints_resumes(tmp_path: Path, state: str) -> None:
     where = {"XDG_STATE_HOME": str(tmp_path / state) if state else os.devnull}
     suite(tmp_path, HONEST.replace("0.03", "0.3"), seeds=3)
@@ -290,6 +292,7 @@ def test_a_start_that_comes_with_an_evaluation_leaves_the_time_since_the_process
     assert result.tta_wall_bounds[0] == 0 and result.tta_wall_bounds[1] >= 0.6
 
 
+@pytest.mark.slow
 def test_a_crash_below_torchrun_has_its_own_line_and_ends_a_doomed_run(tmp_path: Path) -> None:
     suite(tmp_path, "import sys\nprint('hello')\nraise RuntimeError(f'weights of {sys.argv[2]}'[:10])\n", seeds=4,
           arguments=', "{lr}"', more="  parameters: {lr: 0.1}\nmatrix: {parameters.lr: [0.1, 0.2]}")
@@ -303,6 +306,7 @@ def test_a_crash_below_torchrun_has_its_own_line_and_ends_a_doomed_run(tmp_path:
     assert "stopped after 2 trials: the first of every cell crashed alike" in done.out + done.error
 
 
+@pytest.mark.slow
 def test_a_binary_among_its_files_travels_in_a_bundle(tmp_path: Path) -> None:
     suite(tmp_path, HONEST, engine=', files: ["**/*.py", model]')
     binary = bytes(range(256)) * 20
@@ -327,6 +331,7 @@ primary: {candidate: {parameters.t: 1.0}, baseline: {parameters.t: 0.1}}
 """
 
 
+@pytest.mark.slow
 def test_of_a_program_without_evaluation_only_times_are_compared(tmp_path: Path) -> None:
     (tmp_path / "naps.yaml").write_text(NAPS)
     done = command(tmp_path, "run", "naps.yaml", "--no-mlflow", "--out", "run")

@@ -197,7 +197,7 @@ def _accuracy_after(workload: Workload, epochs: int, rate: float) -> float:
 @pytest.mark.parametrize(
     ("workload", "epochs", "rate", "least"),
     [(SMALL, 6, 0.05, 0.8), (Digits(), 3, 0.05, 0.8), (DigitsMlp(hidden=128), 3, 0.05, 0.9),
-     (Mnist1d(), 4, 0.05, 0.35)],
+     pytest.param(Mnist1d(), 4, 0.05, 0.35, marks=pytest.mark.slow)],
     ids=["synthetic", "digits", "digits-mlp", "mnist1d"],
 )
 def test_accuracy_rises(workload: Workload, epochs: int, rate: float, least: float) -> None:
