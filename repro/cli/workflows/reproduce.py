@@ -76,8 +76,8 @@ class Reproduced:
 
     def text(self) -> str:
         again = "" if self.reproduction.answer != "inconclusive" else \
-            "\nnext:   state this answer; one more execution, with more pairs (--trials N --until-settled), counts as a " \
-            "second one, and its answer stands beside this one"
+            "\nnext:   state this answer; one more execution, with more pairs (--trials N --until-settled), counts " \
+            "as a second one, and its answer stands beside this one"
         return f"{self.reproduction.text()}\nrun:    {self.run}{again}"
 
 
