@@ -340,6 +340,6 @@ def answer_lines(found: Findings) -> list[str]:
         answers = [comparison_sentence(primary), *([primary.also] if primary.also else []),
                    *(visible(f"caution: {text}") for text in primary.cautions)]
     else:
-        answers = [] if found.effects else ["no primary contrast was declared"]
+        answers = [] if found.effects else [visible(found.without_primary)]
     qualities = map(visible, quality_lines(found.claims))
     return [*qualities, *answers, *(line for item in found.effects for line in effect_lines(item))]
