@@ -158,7 +158,7 @@ def test_the_context_of_the_image_has_what_the_package_is_built_from_and_nothing
     assert lines[0] == "*" and all((ROOT / name).exists() for name in admitted)
     project = (ROOT / "pyproject.toml").read_text()
     folders = re.findall(r'^"repro[a-z.]*" = "(\w+)"$', project, re.MULTILINE)
-    assert admitted == {*folders, "LICENSE", "README.md", "constraints.txt", "pyproject.toml"}
+    assert admitted == {*folders, "LICENSE", "NOTICE", "README.md", "constraints.txt", "pyproject.toml"}
     assert re.search(r"^FROM \$\{BASE\}$", IMAGE_FILE, re.MULTILINE) and "ARG BASE=" in IMAGE_FILE.partition("FROM")[0]
 
 
