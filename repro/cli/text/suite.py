@@ -317,7 +317,7 @@ def ended_text(ended: Ended) -> str:
              *(visible(f"{item.word}: {item.line}") for item in found.warnings),
              *(map(visible, tuning_lines(ended.tuning)) if ended.tuning else ()), "",
              *answer_lines(found), calibration_text(found.calibration), "",
-             f"report: {ended.report}", f"run:    {ended.folder}"]
+             f"report: {ended.report or 'not written'}", f"run:    {ended.folder}"]
     if ended.tracking:
         shown = "not replayed, see the warning" if ended.warning() else f"open it with: {command('ui')}"
         lines.append(f"mlflow: {ended.tracking.uri}  ({shown})")
