@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -70,6 +71,25 @@ def test_the_examples_of_the_first_page_are_those_that_are_tested() -> None:
         (shown,) = re.findall(rf"^```{kind}\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
         assert shown == (ROOT / "examples" / "digits" / name).read_text(encoding="utf-8")
         assert shown.count("\n") <= 20
+
+
+def test_the_commands_of_the_first_page_run_in_a_row() -> None:
+    """Each takes what the page or an earlier one has made, and none makes what is there."""
+    text, made = (ROOT / "docs/start.md").read_text(encoding="utf-8"), {"mine.yaml", "quickstart"}
+    for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)
+            if words[0] != "repro":
+                continue
+            verb, *rest = words[1:]
+            new = [rest.pop(rest.index(option) + 1) for option in ("--out", "-o") if option in rest and verb != "plan"]
+            if verb == "new":
+                new.append(f"{rest.pop()}.yaml")
+            elif rest:
+                assert rest[0] in made, line
+            assert not made & set(new), line
+            made |= set(new)
+    assert {"runs/mine", "mine.zip"} <= made
 
 
 def test_the_page_of_commands_has_a_line_for_every_command() -> None:
