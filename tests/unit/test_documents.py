@@ -15,6 +15,13 @@ import click
 import pytest
 
 from repro.cli.main import cli
+from repro.compare.design.calibration import place_for
+from repro.engines.zero import extension
+from repro.launchers.nodes.hosts import PORT, secret_file
+from repro.record.questions import questions_file
+from repro.runner.machine_watch import NAME
+from repro.runner.tracking_store import database, store_uri
+from repro.workloads.data.manifest import store as data_folder
 from tests.plans import plan_file
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +97,22 @@ def test_the_commands_of_the_first_page_run_in_a_row() -> None:
             assert not made & set(new), line
             made |= set(new)
     assert {"runs/mine", "mine.zip"} <= made
+
+
+def test_the_page_for_administrators_names_where_the_program_writes(monkeypatch: pytest.MonkeyPatch,
+                                                                    tmp_path: Path) -> None:
+    for name in ("XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MLFLOW_TRACKING_URI",
+                 "REPRO_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = (ROOT / "docs/install.md").read_text(encoding="utf-8")
+    store = database(store_uri())
+    assert store is not None and "`mlflow.db`" in text
+    for place in (store.parent, questions_file().parent, place_for("0" * 64).parent, extension.place().parents[1],
+                  data_folder().parent, secret_file()):
+        assert f"`~/{place.relative_to(tmp_path).as_posix()}`" in text, place
+    assert store.parent.stat().st_mode & 0o777 == 0o700
+    assert f"`@{NAME.lstrip(chr(0))}`" in text and f"port {PORT}" in text
 
 
 def test_the_page_of_commands_has_a_line_for_every_command() -> None:
