@@ -31,7 +31,7 @@ alone "$image" run quickstart --no-mlflow --out plain
 echo "--- quickstart, short, with MLflow"
 # shellcheck disable=SC2086
 alone "$image" run $short -o processes=2 --out tracked
-alone --entrypoint test "$image" -s mlflow.db
+alone --entrypoint test "$image" -s .state/repro/mlflow.db
 
 echo "--- the manifest on two nodes, which share a network of their own"
 script() { # NAME OF THE JOB: what its container runs, with a shorter suite

@@ -187,6 +187,8 @@ class Forest:
     axis: Axis
     rows: tuple[Ratio, ...]
     """The declared contrast first."""
+    without: str = ""
+    """Why none of them was declared, for a record without a declared contrast."""
 
     @property
     def one(self) -> float:
@@ -231,7 +233,7 @@ def forest(findings: Findings) -> Forest:
     further += [item.restricted.ratio for item in found if item.restricted and item.ratio is None]
     axis, known = around_one(extent(found, further)), marks(findings.record)
     rows = [_ratio(findings, index, item, known, axis) for index, item in enumerate(found)]
-    return Forest(axis, tuple(sorted(rows, key=lambda row: not row.item.primary)))
+    return Forest(axis, tuple(sorted(rows, key=lambda row: not row.item.primary)), findings.without_primary)
 
 
 def extent(found: Sequence[Comparison], further: Sequence[float] = ()) -> list[float]:

@@ -47,7 +47,7 @@ def shown_of(record: Record, only_primary: bool = False) -> Shown:
     if not only_primary:
         return Shown(found, record.plan.cells, found.comparisons, found.effects, True)
     if found.primary is None:
-        raise UsageError("--only primary: the suite declares no primary contrast; leave --only out")
+        raise UsageError(f"--only primary: {found.without_primary}; leave --only out")
     ids = (found.primary.candidate, found.primary.baseline)
     return Shown(found, tuple(cell for cell in record.plan.cells if cell.cell_id in ids), (found.primary,), (), False)
 

@@ -53,6 +53,11 @@ class Findings:
         """The verdict on the declared contrast; None if none is declared."""
         return next((item for item in self.comparisons if item.primary), None)
 
+    @property
+    def without_primary(self) -> str:
+        """Why there is no verdict on a declared contrast, for a record that has none."""
+        return self.record.plan.dropped_primary or "no primary contrast is declared"
+
     @cached_property
     def effects(self) -> tuple[MainEffect, ...]:
         """The main effects that the suite asks for."""

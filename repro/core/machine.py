@@ -18,6 +18,9 @@ from repro.core import devices
 from repro.core.devices import CPU, GPU, on_gpu
 from repro.core.errors import UsageError
 
+NO_TELEMETRY = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+"""Variables with which MLflow reports its use to nobody; it reads them at its import, and DeepSpeed imports it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:

@@ -133,7 +133,7 @@ def _imports() -> Iterator[Diagnosis]:
 
 def _ran(code: str) -> tuple[bool, str]:
     """Run Python code in a process; return whether it succeeded, and its last line."""
-    environment = dict(os.environ)
+    environment = os.environ | machine.NO_TELEMETRY
     if machine.detect().device == "cpu":
         environment["DS_ACCELERATOR"] = "cpu"
     try:

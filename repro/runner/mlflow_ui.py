@@ -13,6 +13,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from repro.core.errors import TrackingError, UsageError
+from repro.core.machine import NO_TELEMETRY
 from repro.core.redact import redacted
 from repro.runner.tracking_store import (
     TRAINING,
@@ -79,7 +80,7 @@ def _print_line(text: str) -> None:
 
 def _serve(command: list[str], url: str) -> None:
     """Run the server in its own process group, so that Ctrl-C reaches this process first, which ends the group."""
-    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONSAFEPATH": "1",
+    environment = {**os.environ, **NO_TELEMETRY, "PYTHONSAFEPATH": "1",
                    "MLFLOW_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore",
                    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     child = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL,

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from repro.core.errors import TrackingError, UsageError
-from repro.core.machine import user_folder
+from repro.core.machine import NO_TELEMETRY, user_folder
 from repro.core.redact import Scrubber, redacted, secrets
 
 LOCK_SECONDS = 120.0
@@ -328,8 +328,7 @@ def configure_mlflow(timeout_seconds: float) -> None:
         Path.home()
     except RuntimeError:  # MLflow cannot be imported by a user without a home folder, though it reads nothing there
         os.environ["HOME"] = "/nonexistent"
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-    os.environ["DO_NOT_TRACK"] = "true"
+    os.environ.update(NO_TELEMETRY)
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"  # two bars per file, for hundreds of files
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "CRITICAL")

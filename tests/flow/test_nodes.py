@@ -4,6 +4,8 @@ what happens when a rank, an agent or the run itself is killed.
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import signal
 import socket
@@ -447,6 +449,24 @@ def test_checkpoints_need_a_folder_that_all_nodes_see(nodes: Nodes) -> None:
     said, _ = (run := nodes.run(suite)).communicate(timeout=60)
     assert run.returncode == 2
     assert "error: launcher torchrun: the parts of a checkpoint would lie on different nodes" in said
+
+
+@pytest.mark.slow
+def test_the_first_commands_of_the_page_run_as_they_are(nodes: Nodes) -> None:
+    """But on a port of this test, with two pairs; the run makes the secret that the agent reads."""
+    page = (ROOT / "docs/nodes.md").read_text(encoding="utf-8")
+    first, second = (shlex.split(line) for line in re.findall(r"^(?:one|two)\$ repro (.*)$", page, re.MULTILINE))
+    del nodes.variables["REPRO_SECRET"]
+    nodes.variables["XDG_CONFIG_HOME"] = str(nodes.folder)
+    nodes.variables["REPRO_TIMING_LOCK"] = "off"
+    run = nodes.start(*first, "-o", "sequential=null", "--seeds", "2", "--no-mlflow")
+    until((nodes.folder / "repro/secret").is_file, run)
+    agent = nodes.start(*(word.replace(":29410", f":{nodes.port}") for word in second))
+    assert ":29410" in second[-1]
+    said, _ = run.communicate(timeout=400)
+    assert run.returncode == 0, said
+    assert agent.wait(30) == 0
+    assert {item.status for item in read_record(nodes.folder / "runs/two").results} == {"ok"}
 
 
 @pytest.mark.slow

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -47,6 +49,19 @@ def test_the_wheel_holds_one_top_level_name(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name.split("/")[0] for name in archive.namelist()}
     assert {name for name in names if not name.endswith(".dist-info")} == {"repro"}
+
+
+def test_the_wheel_names_the_licences_of_what_it_carries(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (place,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        stated = archive.read(place).decode().splitlines()
+        notice = archive.read(place.replace("METADATA", "licenses/NOTICE")).decode()
+        script = gzip.decompress(archive.read("repro/templates/plotly-basic.min.js.gz"))[:400].decode()
+    assert {"License-File: LICENSE", "License-File: NOTICE"} <= set(stated)
+    (version,), (owner,) = re.findall(r"plotly.js .* v(\S+)", script), re.findall(r"Copyright .*?, Inc\.", script)
+    assert f"plotly.js {version}, " in notice and owner in notice and "Licensed under the MIT license" in script
+    for carried in ("repro/templates/plotly-basic.min.js.gz", "repro/workloads/prose/persuasion.txt"):
+        assert f"({carried})" in notice
 
 
 def test_the_wheel_holds_everything_the_checkout_has(wheel: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,13 @@ import click
 import pytest
 
 from repro.cli.main import cli
+from repro.compare.design.calibration import place_for
+from repro.engines.zero import extension
+from repro.launchers.nodes.hosts import PORT, secret_file
+from repro.record.questions import questions_file
+from repro.runner.machine_watch import NAME
+from repro.runner.tracking_store import database, store_uri
+from repro.workloads.data.manifest import store as data_folder
 from tests.plans import plan_file
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +78,41 @@ def test_the_examples_of_the_first_page_are_those_that_are_tested() -> None:
         (shown,) = re.findall(rf"^```{kind}\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
         assert shown == (ROOT / "examples" / "digits" / name).read_text(encoding="utf-8")
         assert shown.count("\n") <= 20
+
+
+def test_the_commands_of_the_first_page_run_in_a_row() -> None:
+    """Each takes what the page or an earlier one has made, and none makes what is there."""
+    text, made = (ROOT / "docs/start.md").read_text(encoding="utf-8"), {"mine.yaml", "quickstart"}
+    for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)
+            if words[0] != "repro":
+                continue
+            verb, *rest = words[1:]
+            new = [rest.pop(rest.index(option) + 1) for option in ("--out", "-o") if option in rest and verb != "plan"]
+            if verb == "new":
+                new.append(f"{rest.pop()}.yaml")
+            elif rest:
+                assert rest[0] in made, line
+            assert not made & set(new), line
+            made |= set(new)
+    assert {"runs/mine", "mine.zip"} <= made
+
+
+def test_the_page_for_administrators_names_where_the_program_writes(monkeypatch: pytest.MonkeyPatch,
+                                                                    tmp_path: Path) -> None:
+    for name in ("XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MLFLOW_TRACKING_URI",
+                 "REPRO_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = (ROOT / "docs/install.md").read_text(encoding="utf-8")
+    store = database(store_uri())
+    assert store is not None and "`mlflow.db`" in text
+    for place in (store.parent, questions_file().parent, place_for("0" * 64).parent, extension.place().parents[1],
+                  data_folder().parent, secret_file()):
+        assert f"`~/{place.relative_to(tmp_path).as_posix()}`" in text, place
+    assert store.parent.stat().st_mode & 0o777 == 0o700
+    assert f"`@{NAME.lstrip(chr(0))}`" in text and f"port {PORT}" in text
 
 
 def test_the_page_of_commands_has_a_line_for_every_command() -> None:

@@ -9,10 +9,11 @@ import click
 
 from repro.cli.options import PlaceParam, allow_code_option, allow_option, answer, echo_json, json_option
 from repro.cli.terminal import say
+from repro.core.errors import UsageError
 
 
 @click.command()
-@click.argument("run", type=PlaceParam(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, metavar="RUN", type=PlaceParam(path_type=Path))
 @click.option("-o", "--out", type=PlaceParam(dir_okay=False, path_type=Path), help="File to write.  "
               "[default: SUITE-DIGEST.zip]")
 @click.option("--license", "licence", default="not stated", metavar="TEXT", help="Licence of the bundle (an address or "
@@ -20,7 +21,7 @@ from repro.cli.terminal import say
 @click.option("--sign", "key", type=PlaceParam(exists=True, dir_okay=False, path_type=Path), metavar="KEY",
               help="Sign the bundle with an SSH key; the signature is a file beside it, with .sig after its name.")
 @json_option
-def bundle(run: Path, out: Path | None, licence: str, key: Path | None, as_json: bool) -> None:
+def bundle(runs: tuple[Path, ...], out: Path | None, licence: str, key: Path | None, as_json: bool) -> None:
     """Pack RUN into one file for others.
 
     The bundle holds a hash of every file and RO-Crate metadata, but no credentials and no paths of this machine.
@@ -29,8 +30,14 @@ def bundle(run: Path, out: Path | None, licence: str, key: Path | None, as_json:
     Example: repro bundle runs/quickstart-20260101-120000 -o quickstart.zip
     """
     from repro.bundle.contents import make_bundle
+    from repro.bundle.source import expanded
     from repro.record.folder.registration import BUNDLES, sign
 
+    run, *others = expanded(runs)
+    if others:
+        named = ", ".join(map(str, (run, *others[:4])))
+        raise UsageError(f"{1 + len(others)} runs match: {named}{', ...' * (len(others) > 4)}; name one, as a bundle "
+                         "holds one run")
     made = make_bundle(run, out, licence)
     if key is not None:
         sign(made.path, key, BUNDLES)

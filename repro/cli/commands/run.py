@@ -134,6 +134,8 @@ def run(
         ended = run_phases(phases, source.text, out, track, options) if phases else \
             run_suite(plan, source.text, out, track, options, pool=stored)
     answer(as_json, ended.as_json(), lambda: ended_text(ended))
+    if ended.unwritten:
+        say(visible(f"error: {ended.unwritten}"), err=True)
     if ended.warning():
         say(visible(f"warning: {ended.warning()}"), err=True)
     sys.exit(ended.exit_code)

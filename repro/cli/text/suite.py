@@ -314,7 +314,7 @@ def ended_text(ended: Ended) -> str:
              *(visible(f"{item.word}: {item.line}") for item in found.warnings),
              *(map(visible, tuning_lines(ended.tuning)) if ended.tuning else ()), "",
              *answer_lines(found), calibration_text(found.calibration), "",
-             f"report: {ended.report}", f"run:    {ended.folder}"]
+             f"report: {ended.report or 'not written'}", f"run:    {ended.folder}"]
     if ended.tracking:
         shown = "not replayed, see the warning" if ended.warning() else f"open it with: {command('ui')}"
         lines.append(f"mlflow: {ended.tracking.uri}  ({shown})")
@@ -337,6 +337,6 @@ def answer_lines(found: Findings) -> list[str]:
         answers = [comparison_sentence(primary), *([primary.also] if primary.also else []),
                    *(visible(f"caution: {text}") for text in primary.cautions)]
     else:
-        answers = [] if found.effects else ["no primary contrast was declared"]
+        answers = [] if found.effects else [visible(found.without_primary)]
     qualities = map(visible, quality_lines(found.claims))
     return [*qualities, *answers, *(line for item in found.effects for line in effect_lines(item))]

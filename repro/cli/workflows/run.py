@@ -24,13 +24,14 @@ from repro.compare.design.calibration import keep_calibration
 from repro.compare.findings import Findings, findings
 from repro.compare.runs.asked import keep_answers
 from repro.core.devices import CPU
-from repro.core.errors import Exit, UsageError
+from repro.core.errors import Exit, OutputError, ReproError, UsageError
 from repro.core.files import write_model
 from repro.core.machine import Machine, detect
 from repro.launchers.nodes.slurm_job import in_job
 from repro.launchers.nodes.slurm_submit import job_machines, submit
 from repro.launchers.slurm import Slurm
 from repro.record.folder import limits
+from repro.record.folder.index import NAME as INDEX
 from repro.record.folder.index import seal, unseal
 from repro.record.folder.registration import register
 from repro.record.folder.resume import plan_differences, reopen
@@ -86,6 +87,8 @@ class Ended:
     found: Findings
     tuning: Tuning | None = None
     """None: its settings were not tuned in this run."""
+    unwritten: str = ""
+    """Why the index or the report could not be written, as on a full disk; the results are complete."""
 
     def as_json(self) -> dict[str, Any]:
         found = self.found
@@ -305,6 +308,14 @@ def _next_step(record: Record, code: Exit) -> str:
     return f"{command(f'bundle {shlex.quote(str(record.folder.root))}')}  (one file, which others verify and run again)"
 
 
+def _to_complete(record: Record) -> str:
+    """Return the command that writes what could not be written at the end of a run."""
+    root = record.folder.root
+    again = command(f"report {shlex.quote(str(root))}") if (root / INDEX).is_file() else \
+        _resume_command(root, record.plan)
+    return f"make room or mend what the error names, then: {again}"
+
+
 def _carry_out(run: Run | PooledRun, session: RunSession, track: bool) -> Ended:
     """Execute a run, then write its report and finish tracking, unless the run was refused."""
     page, folder, watcher = reporter("html"), run.folder, run.watcher
@@ -319,52 +330,61 @@ def _carry_out(run: Run | PooledRun, session: RunSession, track: bool) -> Ended:
         raise ended.problem or ended.interrupt or KeyboardInterrupt
     if ended.interrupt is None and ended.problem is None:
         watcher.stage("writing the report")
-    paths, tracking = _conclude(folder, page, tracker, session.interrupts, watcher)
-    if ended.problem is not None:
+    path, tracking, problem = _conclude(folder, page, tracker, session.interrupts, watcher)
+    if ended.problem is not None and not isinstance(ended.problem, OutputError):
         raise ended.problem
     record = ended.record or read_record(folder.root)
+    if ended.problem is not None and record.missing():
+        raise ended.problem
     code = Exit.INTERRUPTED if ended.interrupt else exit_code(record.results, record.planned)
     if code in (Exit.DONE, Exit.NOT_REPRODUCED) and any(item.set_ is None for item in record.plan.suite.settings):
         code = Exit.TRIAL_FAILED  # the tuning trials of a contender
-    return _summarize(record, code, paths, tracking)
+    return _summarize(record, code, path, tracking, ended.problem or problem)
 
 
 def _conclude(
     folder: RunFolder, page: Reporter, tracker: Tracker | None, interrupts: Interrupts, watcher: Watcher
-) -> tuple[list[str], TrackingEnd | None]:
-    """Write the report and finish the last replay.
+) -> tuple[str, TrackingEnd | None, OutputError | None]:
+    """Write the report and finish the last replay; return the page, the end of the replay, and why there is no page.
 
     The user's calibration of this suite is copied next to the record first, so that the page, the end of the run and
     `repro compare` say the same of false positives, also if the run folder is moved to another machine.
     """
-    record = read_record(folder.root)
-    if problem := keep_calibration(record):
-        unseal(folder)  # a process that is killed here must not leave an index that does not hold
-        folder.append_incident("calibration", problem)
-        seal(folder)
+    path, unwritten = "", None
+    try:
         record = read_record(folder.root)
-    paths = page.write(record, folder.reports)
+        if problem := keep_calibration(record):
+            unseal(folder)  # a process that is killed here must not leave an index that does not hold
+            folder.append_incident("calibration", problem)
+            seal(folder)
+            record = read_record(folder.root)
+        path = page.write(record, folder.reports)[0]
+    except OutputError as error:
+        unwritten = error
     if tracker is None:
-        return paths, None
+        return path, None, unwritten
     end: TrackingEnd | None = None
     try:
         with interrupts.interruptible():
             end = tracker.finish(FINISH_SECONDS, watcher.stage)
     except KeyboardInterrupt:  # the record is complete; only the replay is interrupted
         end = end or tracker.finish(0.0)
-    return paths, end
+    return path, end, unwritten
 
 
-def _summarize(record: Record, code: Exit, paths: list[str], tracking: TrackingEnd | None) -> Ended:
+def _summarize(
+    record: Record, code: Exit, report: str, tracking: TrackingEnd | None, unwritten: ReproError | None = None
+) -> Ended:
     trials: dict[str, int] = {}
     for result in record.results:
         trials[result.status] = trials.get(result.status, 0) + 1
     found = findings(record)
     keep_answers(record, found.comparisons)
     return Ended(
-        exit_code=code, next_step=_next_step(record, code), folder=record.folder.root,
-        report=paths[0], tracking=tracking, trials=trials,
-        found=found, tuning=read_tuning(record.folder.root),
+        exit_code=unwritten.exit_code if unwritten else code, folder=record.folder.root,
+        next_step=_to_complete(record) if unwritten else _next_step(record, code),
+        report=report, tracking=tracking, trials=trials,
+        found=found, tuning=read_tuning(record.folder.root), unwritten=str(unwritten or ""),
     )
 
 

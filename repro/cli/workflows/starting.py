@@ -159,7 +159,7 @@ def run(
     from repro.api import opened as records
     from repro.cli.workflows.run import run_phases, run_suite
     from repro.cli.workflows.seen_data import refuse_same_data
-    from repro.core.errors import Exit, RunInterrupted
+    from repro.core.errors import Exit, OutputError, RunInterrupted
     from repro.runner.context import Options
 
     if threading.current_thread() is not threading.main_thread():
@@ -175,6 +175,8 @@ def run(
         run_suite(found, source.text, place, mlflow, Options(), on_event)
     if ended.exit_code == Exit.INTERRUPTED:
         raise RunInterrupted(f"the completed trials are in {ended.folder}; resume with: {ended.next_step}")
+    if ended.unwritten:
+        raise OutputError(f"{ended.unwritten}; {ended.next_step}")
     return records.open(ended.folder)
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import TrialError
-from repro.core.machine import user_folder
+from repro.core.machine import NO_TELEMETRY, user_folder
 
 NAME = "cpu_adam"
 BUILDING = "building-"
@@ -61,6 +61,7 @@ def build(folder: Path) -> Path:
 def _compile(folder: Path) -> None:
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # the library has no code for GPUs
     os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
+    os.environ.update(NO_TELEMETRY)
     from deepspeed.ops.op_builder import CPUAdamBuilder
 
     CPUAdamBuilder().jit_load(verbose=False)

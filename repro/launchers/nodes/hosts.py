@@ -64,8 +64,8 @@ def _of_file(path: Path, make: bool) -> str:
             raise UsageError(f"{path}: others can read it; chmod 600 {path}")
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise UsageError(f"no secret here: copy {path} from the computer where repro run runs, or set {SECRET}"
-                         ) from error
+        raise UsageError(f"no secret here: start `repro run` first, which makes {path}; on another computer copy that "
+                         f"file, or set {SECRET} on both") from error
 
 
 HOSTS, SSH = "REPRO_HOSTS", "REPRO_SSH"

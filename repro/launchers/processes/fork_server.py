@@ -28,6 +28,7 @@ import psutil
 import repro
 from repro.core import devices, orphans
 from repro.core.errors import OutputError, UsageError
+from repro.core.machine import NO_TELEMETRY
 from repro.core.orphans import name_owner, remove_orphaned
 
 PRELOAD = "repro.launchers.processes.preload"
@@ -260,6 +261,7 @@ def _set_environment(device: str, orders: str) -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # Without it DeepSpeed asks the driver at its import, after which no forked rank can use CUDA.
     os.environ["DS_ACCELERATOR"] = devices.kind_of(device)
+    os.environ.update(NO_TELEMETRY)
     if devices.on_gpu(device):
         # Whether there is a GPU is asked of NVML then, which leaves CUDA alone.
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"

@@ -341,6 +341,18 @@ def test_the_runs_of_a_folder_are_listed_and_cleaned(tmp_path: Path, monkeypatch
     assert type(called("clean", ".").exception).__name__ == "OutputError"
 
 
+def test_a_bundle_of_several_runs_is_refused_with_their_names(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs/quickstart-1", "runs/quickstart-2"):
+        shutil.copytree(root, name)
+    said = "2 runs match: runs/quickstart-1, runs/quickstart-2; name one, as a bundle holds one run"
+    for places in (["runs/quickstart-1", "runs/quickstart-2"], ["runs/quickstart-*"]):
+        assert refusal("bundle", *places) == said
+    assert succeeded("bundle", "runs/*-2", "-o", "x.zip").stdout.startswith("x.zip: ")
+
+
 @pytest.mark.parametrize("output", sorted(OUTPUTS))
 def test_every_json_output_has_a_schema(output: str) -> None:
     found = json.loads(succeeded("schema", *output.split()).stdout)

@@ -15,6 +15,7 @@ import yaml
 
 from repro.core.errors import Exit
 from repro.launchers.nodes.hosts import PORT
+from repro.runner.tracking_store import database, store_uri
 from tests.in_process import called, succeeded
 
 ROOT = Path(__file__).parents[3]
@@ -157,8 +158,22 @@ def test_the_context_of_the_image_has_what_the_package_is_built_from_and_nothing
     assert lines[0] == "*" and all((ROOT / name).exists() for name in admitted)
     project = (ROOT / "pyproject.toml").read_text()
     folders = re.findall(r'^"repro[a-z.]*" = "(\w+)"$', project, re.MULTILINE)
-    assert admitted == {*folders, "LICENSE", "README.md", "constraints.txt", "pyproject.toml"}
+    assert admitted == {*folders, "LICENSE", "NOTICE", "README.md", "constraints.txt", "pyproject.toml"}
     assert re.search(r"^FROM \$\{BASE\}$", IMAGE_FILE, re.MULTILINE) and "ARG BASE=" in IMAGE_FILE.partition("FROM")[0]
+
+
+def test_a_volume_at_the_working_folder_of_the_image_keeps_the_store(monkeypatch: pytest.MonkeyPatch,
+                                                                     tmp_path: Path) -> None:
+    (folder,) = re.findall(r"^WORKDIR (.*)", IMAGE_FILE, re.MULTILINE)[-1:]
+    (state,) = re.findall(r" XDG_STATE_HOME=(\S+)", IMAGE_FILE)
+    below = Path(state).relative_to(folder)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / below))
+    store = database(store_uri())
+    assert store is not None
+    name = store.relative_to(tmp_path).as_posix()
+    for file in ("deploy/Dockerfile", "deploy/try.sh", "docs/nodes.md"):
+        assert name in (ROOT / file).read_text(), file
 
 
 def test_the_trial_of_the_image_calls_commands_that_exist() -> None:

@@ -38,7 +38,7 @@ sys.exit('\\n'.join(CALLS) or 0)
 
 def environment(device: str) -> dict[str, str]:
     with patch.dict(os.environ):
-        for name in ("DS_ACCELERATOR", "PYTORCH_NVML_BASED_CUDA_CHECK"):
+        for name in ("DS_ACCELERATOR", "PYTORCH_NVML_BASED_CUDA_CHECK", "MLFLOW_DISABLE_TELEMETRY"):
             os.environ.pop(name, None)
         fork_server._set_environment(device, "{}")
         return dict(os.environ)
@@ -56,6 +56,10 @@ def test_modules_of_engines_do_not_call_cuda_when_they_are_loaded() -> None:
 def test_deepspeed_is_told_its_accelerator(device: str, accelerator: str, check: str | None) -> None:
     found = environment(device)
     assert (found["DS_ACCELERATOR"], found.get("PYTORCH_NVML_BASED_CUDA_CHECK")) == (accelerator, check)
+
+
+def test_deepspeed_imports_an_mlflow_that_sends_nothing() -> None:
+    assert environment("cpu")["MLFLOW_DISABLE_TELEMETRY"] == "true"
 
 
 def test_a_module_that_calls_the_driver_is_refused_by_name() -> None:

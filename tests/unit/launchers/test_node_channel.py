@@ -325,7 +325,7 @@ def test_a_secret_is_made_once_and_only_its_owner_reads_it(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv(hosts.SECRET, raising=False)
-    with pytest.raises(UsageError, match=r"no secret here: copy .*repro/secret from"):
+    with pytest.raises(UsageError, match=r"no secret here: start `repro run` first, which makes .*repro/secret; "):
         hosts.read_secret()
     key = hosts.read_secret(make=True)
     assert hosts.read_secret() == key and len(key) == 64 and len(hosts.key_of(key)) == 32

@@ -127,3 +127,8 @@ def test_torchs_builds_are_where_the_locks_are_looked_for(tmp_path: Path, monkey
     folder = Path(cpp_extension._get_build_directory("made", False))
     (folder / "lock").touch()
     assert list(waiting_locks()) == [folder / "lock"]
+
+
+def test_what_doctor_imports_sends_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY", raising=False)
+    assert doctor._ran("import os; print(os.environ['MLFLOW_DISABLE_TELEMETRY'])") == (True, "true")

@@ -68,7 +68,7 @@ def test_every_format_has_what_stands_beside_a_verdict(record: Record, kind: str
 
 def test_main_effects_lead_where_no_primary_is_declared(record: Record, tmp_path: Path) -> None:
     text = called("compare", record.folder.root).output
-    ended = ended_text(_summarize(record, Exit.DONE, [""], None))
+    ended = ended_text(_summarize(record, Exit.DONE, "", None))
     assert ("main effect" in ended or "over both levels" in ended) is bool(record.plan.suite.contrasts)
     assert STOLEN in ended
     page = written(record, "html", tmp_path / "out")

@@ -101,7 +101,7 @@ def test_only_primary_leaves_out_the_rest_and_keeps_the_verdict(record: Record, 
 def test_only_primary_without_a_declared_contrast_is_refused(tmp_path: Path) -> None:
     text = SUITE.partition("primary:")[0]
     made = make_record(tmp_path / "run", text)
-    with pytest.raises(UsageError, match="declares no primary contrast"):
+    with pytest.raises(UsageError, match="no primary contrast is declared"):
         registry.load("reporter", "latex")(only="primary").write(made, tmp_path / "out")
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from repro.bundle.contents import make_bundle
 from repro.bundle.verify import verify
+from repro.cli.text.suite import ended_text
 from repro.cli.workflows import calibrate, reproduce
 from repro.cli.workflows import run as cli_run
 from repro.cli.workflows.progress import TerminalWatcher
@@ -324,9 +325,25 @@ def test_an_index_that_cannot_be_written_costs_no_report(
         raise OutputError("sha256sums.txt: cannot be written: No space left on device")
 
     monkeypatch.setattr(index, "write_text", lambda *_: full(None))
-    with pytest.raises(OutputError, match="No space left"):
-        begin()
+    ended = begin()
+    assert ended.exit_code == OutputError.exit_code and ended.trials == {"ok": 4}
+    assert "No space left" in ended.unwritten and ended.next_step.endswith(f"run --resume {tmp_path / 'run'}")
     assert (tmp_path / "run" / "report" / "report.html").is_file()
+
+
+def test_a_full_disk_costs_the_report_and_no_verdict(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(Page):
+        def write(self, record: Record, out: Path) -> list[str]:
+            raise OutputError("report.html: cannot be written: No space left on device")
+
+    monkeypatch.setattr(cli_run, "reporter", lambda _: Full())
+    ended = begin()
+    assert ended.exit_code == OutputError.exit_code and "No space left" in ended.unwritten
+    said = ended_text(ended).splitlines()
+    assert "trials: 4 ok" in said and "report: not written" in said
+    assert said[-1].startswith("next:   ") and said[-1].endswith(f"report {tmp_path / 'run'}")
 
 
 # ---- while a trial is killed for taking too long

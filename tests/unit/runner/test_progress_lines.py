@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from repro.cli.text.suite import ended_text
 from repro.cli.workflows import progress
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.cli.workflows.run import _summarize
+from repro.core import registry
 from repro.core.errors import Exit
 from repro.record.folder.store import Record
-from tests.records import make_record
+from tests.plans import planned
+from tests.records import SUITE, make_record, write_record
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +82,7 @@ def test_a_warning_that_repeats_is_shown_once_and_counted(record: Record) -> Non
 def test_the_last_lines_are_answer_certainty_places_and_the_next_step(
     record: Record, code: Exit, following: str,
 ) -> None:
-    lines = ended_text(_summarize(record, code, ["report.html"], None)).splitlines()
+    lines = ended_text(_summarize(record, code, "report.html", None)).splitlines()
     answer, places = lines[lines.index(""):], lines[-3:]
     assert any(" against " in line and "95 % interval" in line for line in answer)
     assert places[0] == "report: report.html" and places[1] == f"run:    {record.folder.root}"
@@ -87,7 +90,17 @@ def test_the_last_lines_are_answer_certainty_places_and_the_next_step(
     assert not any(line.startswith("warning: ") for line in answer)
 
 
+def test_a_primary_that_overrides_dropped_is_said_to_be_dropped(tmp_path: Path) -> None:
+    plan = planned(tmp_path, SUITE, "processes=1")
+    assert plan.dropped_primary
+    made = write_record(tmp_path / "run", plan)
+    lines = ended_text(_summarize(made, Exit.DONE, "report.html", None)).splitlines()
+    assert plan.dropped_primary in lines and "no primary contrast is declared" not in lines
+    (page,) = registry.load("reporter", "html")().write(made, tmp_path / "page")
+    assert "The declared primary is dropped: " in Path(page).read_text()
+
+
 def test_trials_that_would_run_again_are_the_next_step(record: Record) -> None:
     crashed = replace(record, results=(record.results[0].model_copy(update={"status": "crashed"}), *record.results[1:]))
-    last = ended_text(_summarize(crashed, Exit.TRIAL_FAILED, ["report.html"], None)).splitlines()[-1]
+    last = ended_text(_summarize(crashed, Exit.TRIAL_FAILED, "report.html", None)).splitlines()[-1]
     assert last.endswith(f"run --resume {record.folder.root} --rerun-failed")
