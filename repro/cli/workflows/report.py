@@ -31,8 +31,8 @@ def whole_reporters(targets: Sequence[str]) -> list[str]:
 
 def unsound(place: Path, folder: Path) -> str:
     """Return the last line of what `verify` says of a record of others, which is a copy in `folder`; "" if it is sound,
-    or one's own. A figure of such a record need not follow from its log."""
-    found = verify_opened(folder, place) if is_foreign(place) else None
+    one's own, or from MLflow, which keeps no index. A figure of such a record need not follow from its log."""
+    found = verify_opened(folder, place) if place.exists() and is_foreign(place) else None
     return "" if found is None or found.unmodified else f"{found.text().splitlines()[-1]} (repro verify {place})"
 
 
