@@ -64,8 +64,8 @@ def test_the_server_alone_gives_the_same_reports(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     ended = succeeded("report", "mlflow:sample", "--to", FORMATS, "--out", tmp_path / "got")
     assert "MODIFIED" not in ended.stderr, "MLflow keeps no index"
-    succeeded("report", sent.folder.root, "--to", FORMATS)
-    ours, theirs = reports(sent.folder.reports), reports(tmp_path / "got")
+    succeeded("report", sent.folder.root, "--to", FORMATS, "--out", tmp_path / "own")
+    ours, theirs = reports(tmp_path / "own"), reports(tmp_path / "got")
     assert ours.keys() == theirs.keys() and len(ours) > 10
     assert [name for name in ours if ours[name] != theirs[name]] == []
     with open_record(Path("mlflow:sample")) as root:
