@@ -173,6 +173,7 @@ class Run:
             to: names of reporters; a text may have several, comma-separated.
             out: folder; None: the run's, of a bundle BUNDLE-report in the working directory.
         """
+        from repro.bundle.verify import unsound
         from repro.reporting import write_reports
 
         names = to.split(",") if isinstance(to, str) else to
@@ -180,7 +181,8 @@ class Run:
             raise UsageError(f"to {to!r}: names of reporters are texts; `repro list reporters` lists them")
         foreign = len(self._places) > 1 or is_foreign(self._places[0])
         place = Path(out) if out is not None else Path(f"{folder_name(self._places[0])}-report") if foreign else None
-        return write_reports(self._root, names, place)
+        changed = unsound(self._places[0], self._root) if len(self._places) == 1 else ""
+        return write_reports(self._root, names, place, changed=changed)
 
     def bundle(self, out: str | Path | None = None, license: str = "not stated") -> Path:  # noqa: A002  # the option's
         """Pack the run into one file for others, as `repro bundle` does; return its path."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from repro.bundle.source import open_record
+from repro.bundle.source import is_foreign, open_record
 from repro.bundle.verify_files import (
     CRATE,
     JsonObject,
@@ -29,7 +29,7 @@ from repro.bundle.verify_plan import check_machine, check_plan, check_title, mad
 from repro.bundle.verify_trials import check_gated, check_pairing, verified_result
 from repro.bundle.verify_tuning import check_choice, has_tuning, wrong_bars
 from repro.core import door
-from repro.core.errors import OutputError
+from repro.core.errors import OutputError, visible
 from repro.core.source_code import PLACE_DIGITS, stored_source
 from repro.record.environment.environment import Environment
 from repro.record.environment.gpus import stand_ins
@@ -62,6 +62,16 @@ def verify(path: Path, signer: Path | None = None, register: Path | None = None)
         if register is not None and not registration.is_listed(root, register):
             found.add(registration.NAME, f"is not in {register}", "signature")
         return found
+
+
+def unsound(place: Path, folder: Path) -> str:
+    """Return what `verify` finds first in a record of others, which is a copy in `folder`, and its last line; "" if it
+    is unmodified, one's own, or from MLflow, which keeps no index. A figure of such a record need not follow from its
+    log."""
+    found = verify_opened(folder, place) if place.exists() and is_foreign(place) else None
+    if found is None or found.unmodified:
+        return ""
+    return f"{found.text().splitlines()[-1]} (first: {visible(found.problems[0].text())}; repro verify {place})"
 
 
 def _check_signatures(root: Path, path: Path, signer: Path, found: Verification) -> None:

@@ -125,6 +125,7 @@ class RunOutput(Figures):
     mlflow_problem: str
     mlflow_left: str
     trials: dict[str, int]
+    unwritten: NotRequired[str]
     tuning: NotRequired[dict[str, Any]]
 
 

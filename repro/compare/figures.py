@@ -37,9 +37,9 @@ GUIDES: Mapping[AdviceKind, Guide] = {
                            "name and start another run"),
     "more_pairs": Guide("run at least {n} pairs, with new seeds", "repro run SUITE --seeds {n}"),
     "declare_pairs": Guide("declare at least {n} pairs in a suite before its first run"),
-    "parted_pairs": Guide("pairs are left out because the run was interrupted, or a trial ran again, between their "
-                          "trials. Declare more than {n} pairs in a suite before its first run, or run one without a "
-                          "pause"),
+    "parted_pairs": Guide("pairs are left out whose trials did not run in one block: after a pause, a trial that ran "
+                          "again, or a move. Declare more than {n} pairs in a suite before its first run, or run one "
+                          "without a pause"),
     "equal_grids": Guide("use the same distance between evaluations in both, in a new experiment"),
     "timely": Guide("let the programs print each evaluation at once, or report it through repro.watch, in a new "
                     "experiment"),

@@ -16,6 +16,7 @@ from typing import IO, ClassVar
 
 from repro.core import door
 from repro.core.errors import TrialError
+from repro.core.machine import NO_TELEMETRY
 from repro.launchers.processes.hang import Deadline, Stacks
 from repro.launchers.processes.rank_processes import RankProcesses, cause, exit_code, reason, resolve
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult, RankEnd
@@ -45,6 +46,7 @@ class Inline(Launcher):
         """Import the modules of the trials now: a time limit during an import would leave half a module to the next
         trial.
         """
+        os.environ.update(NO_TELEMETRY)
         for module in preload:
             with contextlib.suppress(Exception):  # the trial that needs the module reports the error
                 importlib.import_module(module)

@@ -49,7 +49,7 @@ LATE = {
     "bucket-left-out": " the trial the gradient of",
     "momentum-gone-after-evaluations": "an evaluation changed what the optimizer keeps",
     "spikes-dropped": "after the trial the update of",
-    "decayed-late": "it differs by a share of the weights: weight decay where there is none",
+    "decayed-late": "something was added to it, or changed it, between the two",
     "clock-slow": "the trial's clock counted",
     "sample-doubled": "it was dealt other samples than the workload gives, or changed ones",
 }

@@ -80,7 +80,7 @@ def test_the_examples_of_the_first_page_are_those_that_are_tested() -> None:
         assert shown.count("\n") <= 20
 
 
-def test_the_commands_of_the_first_page_run_in_a_row() -> None:
+def test_what_a_command_of_the_first_page_takes_an_earlier_one_has_made() -> None:
     """Each takes what the page or an earlier one has made, and none makes what is there."""
     text, made = (ROOT / "docs/start.md").read_text(encoding="utf-8"), {"mine.yaml", "quickstart"}
     for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):

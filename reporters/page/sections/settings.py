@@ -150,9 +150,10 @@ def machine(record: Record) -> list[Fact]:
         ("repro", environment.repro_version),
         ("Commit", f"{environment.commit} ({dirty})" if environment.commit else "not from a checkout"),
         *((_code_name(item), visible(item.text())) for item in environment.plugins),
-        ("Plan registered before the first trial", "yes; a copy that others kept shows it: "
+        ("Plan registered before the first trial", "registration.json says so; a copy that others kept shows it: "
          "repro verify RUN --registered FILE, or --signer KEY" if (record.folder.root / registration.NAME).exists() else
-         "no; only this record says that its question was declared before (repro run --register FILE)"),
+         "no registration in this record, which alone says that its question was declared before "
+         "(repro run --register FILE)"),
         ("Load before the run (1 min)", "unknown" if environment.load_1min is None else f"{environment.load_1min:g}"),
         ("Loading libraries, once per run, not on the clock of a trial",
          seconds(record.nodes.preload_seconds) or "unknown"),

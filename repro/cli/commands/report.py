@@ -39,7 +39,8 @@ def report(runs: tuple[Path, ...], targets: str, out: Path | None, only: str | N
     Example: repro report published/v4.0 runs/quickstart-20260101-120000
     """
     from repro.bundle.source import expanded, open_records
-    from repro.cli.workflows.report import report_place, report_runs, unsound, whole_reporters
+    from repro.bundle.verify import unsound
+    from repro.cli.workflows.report import report_place, report_runs, whole_reporters
     from repro.core import registry
     from repro.core.errors import OutputError
 
@@ -49,6 +50,11 @@ def report(runs: tuple[Path, ...], targets: str, out: Path | None, only: str | N
             say(f"--only {only} does not apply to {whole}: it is written in full", err=True)
     folder = out or report_place(runs)
     with open_records(runs) as folders:
+        changed = [text for place, opened in zip(runs, folders, strict=True) if (text := unsound(place, opened))]
+        if changed and len(runs) > 1:
+            raise OutputError(f"{changed[0]}; report it alone, which the page then says")
+        for text in changed:
+            say(f"warning: {text}", err=True)
         if registry.part("published", "found")(runs):
             if only:
                 raise click.UsageError("--only applies to runs; published results declare no contrast")
@@ -56,11 +62,6 @@ def report(runs: tuple[Path, ...], targets: str, out: Path | None, only: str | N
                 raise click.UsageError("--prefix applies to runs; published results have no macros")
             places = registry.part("published", "report")(folders, names, folder)
         else:
-            changed = [text for place, opened in zip(runs, folders, strict=True) if (text := unsound(place, opened))]
-            if changed and len(runs) > 1:
-                raise OutputError(f"{changed[0]}; report it alone, which the page then says")
-            for text in changed:
-                say(f"warning: {text}", err=True)
             places = report_runs(folders, names, folder, only, prefix, "; ".join(changed))
     for place in places:
         say(place)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.bundle.source import folder_name, is_foreign
-from repro.bundle.verify import verify_opened
 from repro.compare.runs.merge import Section, sections
 from repro.core import registry
 from repro.core.errors import UsageError
@@ -27,13 +26,6 @@ def report_place(runs: Sequence[Path]) -> Path | None:
 def whole_reporters(targets: Sequence[str]) -> list[str]:
     """Return which of the reporters always write all of a record."""
     return [name for name, item in reporters(targets).items() if not item.narrows]
-
-
-def unsound(place: Path, folder: Path) -> str:
-    """Return the last line of what `verify` says of a record of others, which is a copy in `folder`; "" if it is sound,
-    one's own, or from MLflow, which keeps no index. A figure of such a record need not follow from its log."""
-    found = verify_opened(folder, place) if place.exists() and is_foreign(place) else None
-    return "" if found is None or found.unmodified else f"{found.text().splitlines()[-1]} (repro verify {place})"
 
 
 def report_runs(

@@ -76,8 +76,7 @@ class Reproduced:
 
     def text(self) -> str:
         again = "" if self.reproduction.answer != "inconclusive" else \
-            "\nnext:   state this answer; one more execution, with more pairs (--trials N --until-settled), counts " \
-            "as a second one, and its answer stands beside this one"
+            "\nnext:   state this answer; one more execution counts as a second one, and its answer stands beside it"
         return f"{self.reproduction.text()}\nrun:    {self.run}{again}"
 
 
@@ -127,7 +126,7 @@ def reproduce(
                              brought=first.folder.code)
         asked = AskedAgain(terms.record, plan)
         say(announced(first, plan, terms, asked.before), err=True)
-        if (load := os.getloadavg()[0]) > BUSY * machine.cores:
+        if terms.power is not None and (load := os.getloadavg()[0]) > BUSY * machine.cores:
             say(f"warning: the load is {load:.2g} on {machine.cores} cores: that probability is one of a quiet "
                 "machine", err=True)
         origin = {"source": source.name, "identity": checked.identity, "of": terms.record}

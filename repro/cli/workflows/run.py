@@ -88,12 +88,13 @@ class Ended:
     tuning: Tuning | None = None
     """None: its settings were not tuned in this run."""
     unwritten: str = ""
-    """Why the index or the report could not be written, as on a full disk; the results are complete."""
+    """Why the report could not be written, as on a full disk."""
 
     def as_json(self) -> dict[str, Any]:
         found = self.found
         return {
             "exit_code": int(self.exit_code), "run": str(self.folder), "report": self.report,
+            **({"unwritten": self.unwritten} if self.unwritten else {}),
             "mlflow": self.tracking.uri if self.tracking else None,
             "mlflow_problem": self.tracking.problem if self.tracking else "",
             "mlflow_left": self.tracking.left if self.tracking else "", "trials": self.trials,
@@ -309,9 +310,10 @@ def _next_step(record: Record, code: Exit) -> str:
 
 
 def _to_complete(record: Record) -> str:
-    """Return the command that writes what could not be written at the end of a run."""
+    """Return the command that writes the report that could not be written at the end of a run, or first completes the
+    run."""
     root = record.folder.root
-    again = command(f"report {shlex.quote(str(root))}") if (root / INDEX).is_file() else \
+    again = command(f"report {shlex.quote(str(root))}") if (root / INDEX).is_file() and not record.missing() else \
         _resume_command(root, record.plan)
     return f"make room or mend what the error names, then: {again}"
 
@@ -331,15 +333,13 @@ def _carry_out(run: Run | PooledRun, session: RunSession, track: bool) -> Ended:
     if ended.interrupt is None and ended.problem is None:
         watcher.stage("writing the report")
     path, tracking, problem = _conclude(folder, page, tracker, session.interrupts, watcher)
-    if ended.problem is not None and not isinstance(ended.problem, OutputError):
+    if ended.problem is not None:
         raise ended.problem
     record = ended.record or read_record(folder.root)
-    if ended.problem is not None and record.missing():
-        raise ended.problem
     code = Exit.INTERRUPTED if ended.interrupt else exit_code(record.results, record.planned)
     if code in (Exit.DONE, Exit.NOT_REPRODUCED) and any(item.set_ is None for item in record.plan.suite.settings):
         code = Exit.TRIAL_FAILED  # the tuning trials of a contender
-    return _summarize(record, code, path, tracking, ended.problem or problem)
+    return _summarize(record, code, path, tracking, problem)
 
 
 def _conclude(
@@ -381,7 +381,7 @@ def _summarize(
     found = findings(record)
     keep_answers(record, found.comparisons)
     return Ended(
-        exit_code=unwritten.exit_code if unwritten else code, folder=record.folder.root,
+        exit_code=unwritten.exit_code if unwritten and code != Exit.INTERRUPTED else code, folder=record.folder.root,
         next_step=_to_complete(record) if unwritten else _next_step(record, code),
         report=report, tracking=tracking, trials=trials,
         found=found, tuning=read_tuning(record.folder.root), unwritten=str(unwritten or ""),

@@ -62,8 +62,6 @@ class Writes:
     def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
         self._optimizer, self._model = optimizer, model
         self._watched: list[_Watched] = []
-        self._named: list[tuple[str, torch.nn.Parameter]] = []
-        """The model's parameters, as long as it learns."""
         self._left = LEARNED
         self._values: list[tuple[_Watched, int]] = []
         """Sums of their bits, within one step."""
@@ -75,7 +73,7 @@ class Writes:
 
     def forget(self) -> None:
         """Keep no tensor."""
-        self._watched, self._named, self._left = [], [], LEARNED
+        self._watched, self._left = [], LEARNED
 
     def learn(self, *, updated: bool) -> None:
         """Read the versions after a step.
@@ -85,9 +83,7 @@ class Writes:
         if not updated:
             self.forget()
             return
-        if self._left == LEARNED:
-            self._named = [*self._model.named_parameters()]  # a walk through the modules
-        found = self._find(self._named)
+        found = self._find([*self._model.named_parameters()])
         if self._left < LEARNED:
             kept = {id(item.tensor): item for item in self._watched}
             found = [item for item in found if id(item.tensor) in kept]
@@ -97,7 +93,7 @@ class Writes:
                 item.usual = min(before.usual, writes) if before.usual and writes else before.usual or writes
         self._watched, self._left = found, self._left - 1
         if not self._left:
-            self._watched, self._named = [item for item in found if item.usual or not item.own], []
+            self._watched = [item for item in found if item.usual or not item.own]
 
     def begin_again(self) -> None:
         """Take the versions as they are: a forward pass of an evaluation may write."""
