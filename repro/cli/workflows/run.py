@@ -31,7 +31,6 @@ from repro.launchers.nodes.slurm_job import in_job
 from repro.launchers.nodes.slurm_submit import job_machines, submit
 from repro.launchers.slurm import Slurm
 from repro.record.folder import limits
-from repro.record.folder.index import NAME as INDEX
 from repro.record.folder.index import seal, unseal
 from repro.record.folder.registration import register
 from repro.record.folder.resume import plan_differences, reopen
@@ -313,8 +312,7 @@ def _to_complete(record: Record) -> str:
     """Return the command that writes the report that could not be written at the end of a run, or first completes the
     run."""
     root = record.folder.root
-    again = command(f"report {shlex.quote(str(root))}") if (root / INDEX).is_file() and not record.missing() else \
-        _resume_command(root, record.plan)
+    again = _resume_command(root, record.plan) if record.missing() else command(f"report {shlex.quote(str(root))}")
     return f"make room or mend what the error names, then: {again}"
 
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import repro
 from repro.board.read import read_entry
 from repro.bundle import contents, source, verify_trials
 from repro.bundle.contents import make_bundle, write_bundle
@@ -36,7 +37,7 @@ from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
 from tests.commands import ROOT
-from tests.in_process import succeeded
+from tests.in_process import refusal, succeeded
 from tests.records import SUITE, make_record
 
 
@@ -207,6 +208,9 @@ def test_the_report_of_a_bundle_says_that_a_figure_does_not_follow(run: Path, tm
         ended = succeeded("report", tmp_path / f"{name}.zip", "--out", tmp_path / name)
         page = (tmp_path / name / "report.html").read_text()
         assert said in ended.stderr and ("MODIFIED" in ended.stderr) == ("MODIFIED, " in page) == bool(said)
+        own, = repro.open(tmp_path / f"{name}.zip", unverified=True).report("html", tmp_path / f"{name}-own")
+        assert Path(own).read_text() == page
+    assert "report it alone" in refusal("report", tmp_path / "right.zip", tmp_path / "wrong.zip", "--out", tmp_path / "x")
 
 
 def test_a_failure_called_success_does_not_follow_from_the_log(tmp_path: Path) -> None:
