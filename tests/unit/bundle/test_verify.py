@@ -210,7 +210,8 @@ def test_the_report_of_a_bundle_says_that_a_figure_does_not_follow(run: Path, tm
         assert said in ended.stderr and ("MODIFIED" in ended.stderr) == ("MODIFIED, " in page) == bool(said)
         own, = repro.open(tmp_path / f"{name}.zip", unverified=True).report("html", tmp_path / f"{name}-own")
         assert Path(own).read_text() == page
-    assert "report it alone" in refusal("report", tmp_path / "right.zip", tmp_path / "wrong.zip", "--out", tmp_path / "x")
+    both = tmp_path / "right.zip", tmp_path / "wrong.zip"
+    assert "report it alone" in refusal("report", *both, "--out", tmp_path / "both")
 
 
 def test_a_failure_called_success_does_not_follow_from_the_log(tmp_path: Path) -> None:
