@@ -208,6 +208,7 @@ def test_the_report_of_a_bundle_says_that_a_figure_does_not_follow(run: Path, tm
         ended = succeeded("report", tmp_path / f"{name}.zip", "--out", tmp_path / name)
         page = (tmp_path / name / "report.html").read_text()
         assert said in ended.stderr and ("MODIFIED" in ended.stderr) == ("MODIFIED, " in page) == bool(said)
+        assert page.find("MODIFIED, ") < page.find('class="headline"'), "first of all"
         own, = repro.open(tmp_path / f"{name}.zip", unverified=True).report("html", tmp_path / f"{name}-own")
         assert Path(own).read_text() == page
     both = tmp_path / "right.zip", tmp_path / "wrong.zip"
