@@ -60,8 +60,8 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def free_port() -> int:
-    """Return a TCP port of this machine that nobody uses now. It is not one of those that Linux gives to connections:
-    another process might get it before the server listens."""
+    """Return a free TCP port outside Linux's range of ephemeral ports: another process might be given one of those
+    before the server listens."""
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port

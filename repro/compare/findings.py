@@ -56,7 +56,7 @@ class Findings:
     @property
     def without_primary(self) -> str:
         """Why there is no verdict on a declared contrast, for a record that has none."""
-        return self.record.plan.dropped_primary or "no primary contrast is declared"
+        return "; ".join(("no primary contrast is declared in this plan", *self.record.plan.notes))
 
     @cached_property
     def effects(self) -> tuple[MainEffect, ...]:

@@ -19,7 +19,7 @@ from repro.core.devices import CPU, GPU, on_gpu
 from repro.core.errors import UsageError
 
 NO_TELEMETRY = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
-"""Variables with which MLflow reports its use to nobody; it reads them at its import, and DeepSpeed imports it."""
+"""Environment variables that disable MLflow's telemetry. DeepSpeed imports MLflow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,6 @@ class Whole(Frozen):
 
 
 FIXED = Drawn()
-DROPPED = "the declared {} is dropped:"
 C = TypeVar("C", int, str)
 
 
@@ -80,8 +79,7 @@ class Plan(Formatted):
     order_seed: int = Field(ge=0, lt=SEEDS_BELOW)
     """The order follows from it."""
     notes: tuple[str, ...] = ()
-    """For people: declared contrasts that overrides removed, too few repeats, costs. No code searches them but
-    `dropped_primary`."""
+    """For people: declared contrasts that overrides removed, too few repeats, costs. No code searches them."""
     smoke_note: str = ""
     """The one of `notes` that says that the suite is a smoke test; "" if it is none."""
     base: str = ""
@@ -115,11 +113,6 @@ class Plan(Formatted):
         """Seed of every random number of the trials."""
         assert self.suite.master_seed is not None, "validated"
         return self.suite.master_seed
-
-    @property
-    def dropped_primary(self) -> str:
-        """The one of `notes` that says why overrides removed the declared primary contrast; "" if they did not."""
-        return next((note for note in self.notes if note.startswith(DROPPED.format("primary"))), "")
 
     def trials(self) -> Iterator[Trial]:
         """Yield every trial in order of execution."""
@@ -290,7 +283,7 @@ def _keep_contrasts(
             f"matches no cell of this suite; cells: {'; '.join(cell.label for cell in cells[:8])}")
         if not overridden:
             raise problem(f"{json.dumps(item)} {what}", path)
-        notes.append(f"{DROPPED.format(path[0])} after the overrides {json.dumps(item)} {what}")
+        notes.append(f"the declared {path[0]} is dropped: after the overrides {json.dumps(item)} {what}")
         suite = suite.model_copy(update={"baseline": {}} if path[0] == "baseline" else without_primary(suite))
     return suite, notes
 
