@@ -58,7 +58,7 @@ def test_one_run_as_a_table(old: Record) -> None:
     assert ("1. slower: the 95 % interval excludes 1, exact sign-flip p = 0.0312 (the least of 6 pairs); "
             "6 of 6 pairs were slower") in ended.output
     assert "2. exploratory: 6 pairs cannot be significant after Holm over the 3 contrasts shown; 7 can" in ended.output
-    assert re.search(r"not calibrated: .*; to measure it: repro calibrate SUITE$", ended.output, re.MULTILINE)
+    assert re.search(r"not calibrated: .*; to measure it: \S*repro calibrate SUITE$", ended.output, re.MULTILINE)
     assert "the samples to the target of 3 cells together (Holm); so at most 15 % over all of them" in ended.output
 
 
