@@ -71,11 +71,9 @@ class Looks:
             return self.is_settled(self.reached)
         return trial is not None and self._is_late()
 
-    def count(self, trial: Trial) -> int:
-        """Return how many trials of the plan run up to the next look, or in all without one."""
-        order = self.context.plan.order
-        until = self.waiting[0].n if self.waiting else None
-        return len(order) if until is None else sum(repeat < until for _, repeat in order)
+    def next_at(self) -> int | None:
+        """Return how many trials of the plan come before the next look; None: there is none."""
+        return sum(repeat < self.waiting[0].n for _, repeat in self.context.plan.order) if self.waiting else None
 
     def _take(self, stage: Stage) -> TakenLook | None:
         """Judge the primary contrast, write the look down and show it."""
@@ -192,7 +190,8 @@ class Trials:
 
     def _start(self, trial: Trial, attempt: int, number: int) -> Result | None:
         watcher = self.context.watcher
-        watcher.trial_started(number, self.looks.count(trial), trial, self._cell(trial))
+        count, look = len(self.context.plan.order), self.looks.next_at()
+        watcher.trial_started(number, count, trial, self._cell(trial), look)
         begin = time.monotonic()
         result = self.starter.start(trial, attempt)
         if result is not None:

@@ -41,6 +41,7 @@ class TerminalWatcher:
         self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self._started = time.monotonic()
         self._number = self._count = 0
+        self._next_look: int | None = None
         self._label = self._metric = ""
         self._until = "target"
         self._quality: Quality | None = None
@@ -87,9 +88,12 @@ class TerminalWatcher:
                 return
         self.console.print(line(text))
 
-    def trial_started(self, number: int, count: int, trial: Trial, cell: Cell) -> None:
+    def trial_started(
+        self, number: int, count: int, trial: Trial, cell: Cell, next_look: int | None = None,
+    ) -> None:
         self._tell("trial_started", number=number, count=count, trial_id=trial.trial_id, cell=cell.label,
-                   seed=trial.repeat)
+                   seed=trial.repeat, next_look=next_look)
+        self._next_look = next_look
         self._number, self._count, self._label = number, count, f"{cell.label}, seed {trial.repeat}"
         self._metric, self._quality = trial.choices.stop.metric, trial.choices.quality
         self._trial_started = self._shown_at = time.monotonic()
@@ -138,11 +142,16 @@ class TerminalWatcher:
 
     def _left(self, done: int = 0) -> str:
         """Return the time left, estimated from the mean duration of the trials so far."""
-        remaining = self._count - self._number + 1 - done
-        if not self._spent or remaining <= 0:
+        ended = self._number - 1 + done
+        if not self._spent or ended >= self._count:
             return ""
-        seconds = sum(self._spent) / len(self._spent) * remaining
-        return f", about {duration(seconds)} left"
+        each = sum(self._spent) / len(self._spent)
+        whole = duration(each * (self._count - ended))
+        if self._next_look is None:
+            return f", about {whole} left"
+        if self._next_look == ended:
+            return f", at most {whole} left"
+        return f", about {duration(each * (self._next_look - ended))} to the next look, at most {whole} in all"
 
     def _most_left(self, epochs: float) -> str:
         """Return the time left before any trial has ended: the others like this one, each with its whole budget."""

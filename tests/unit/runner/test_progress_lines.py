@@ -42,6 +42,16 @@ def test_a_short_trial_has_one_line_in_a_pipe(record: Record) -> None:
     assert told[1] == {"event": "trial_ticked", "value": 0.5, "epochs": 0.5, "samples_per_second": 100.0}
 
 
+def test_a_sequential_run_says_the_time_to_its_next_look_and_in_all(record: Record) -> None:
+    out = io.StringIO()
+    trial = next(iter(record.plan.trials()))
+    with TerminalWatcher(Console(file=out, width=200)) as watcher:
+        watcher.trial_started(1, 20, trial, record.plan.cells[0], 4)
+        watcher.trial_ended(record.results[0], 3.0)
+    (line,) = out.getvalue().splitlines()
+    assert line.startswith("[ 1/20] ") and line.endswith(", about 9 s to the next look, at most 57 s in all")
+
+
 def test_the_time_left_is_known_before_the_first_trial_ends(
     record: Record, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
