@@ -59,7 +59,8 @@ def describe_error(error: ValidationError, model: type[BaseModel]) -> tuple[str,
     text = str(cause) if cause is not None else _plain(item["type"], item["msg"])
     given = item["input"]
     shown = str(given).lower() if isinstance(given, bool) else as_text(given)[:60]
-    return (f"{text} (given: {shown})" if isinstance(given, str | int | float | list) else text), path
+    quotes = "; in quotes it is text" if item["type"] == "string_type" and isinstance(given, int | float) else ""
+    return (f"{text} (given: {shown}){quotes}" if isinstance(given, str | int | float | list) else text), path
 
 
 KINDS = {

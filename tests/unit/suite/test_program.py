@@ -99,6 +99,7 @@ def test_two_commits_of_one_folder_are_two_cells(tmp_path: Path) -> None:
     ("{target: 1.5}", "{target: 1.5, metric: top1}", "trial.stop.metric: evaluation.metric says loss"),
     ("run: [", "folder: nowhere, run: [", "trial.engine.folder: no such folder: nowhere"),
     ("run: [", "commit: v9, run: [", "trial.engine.commit: "),
+    ("run: [", "commit: 12345e6789, run: [", "must be text (given: inf); in quotes it is text"),
     ("run: [", "files: ['*.jl'], run: [", "trial.engine.files: no file of"),
     ("run: [", "runs: 3, run: [", "trial.engine.runs: unknown key"),
     ("run: [", "environment: {API_TOKEN: abc}, run: [", "trial.engine.environment.API_TOKEN: looks like a credential"),
@@ -199,7 +200,7 @@ def test_each_commit_of_a_factor_is_named(folder: Path) -> None:
     git(folder, "tag", "v1")
     (folder / "train.py").write_text("print('loss 2')\n")
     second = commit(folder)
-    found = code_of(folder, IDENTITY_SUITE + f"matrix: {{engine.commit: [v1, {second[:10]}]}}\n")
+    found = code_of(folder, IDENTITY_SUITE + f"matrix: {{engine.commit: [v1, '{second[:10]}']}}\n")
     assert [(code.plugin, code.commit) for code in found] == [
         ("program train.py at v1", first), (f"program train.py at {second[:10]}", second)]
     assert found[0].sha256 != found[1].sha256
