@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import traceback
@@ -26,7 +27,7 @@ from tests.live_tensors import ReadbackCounter, live_bytes
 
 GLOBAL_BATCH = 16
 PRELOAD = ("torch._dynamo", "repro.engines.zero.session", "repro.engines.plain.ddp_session",
-           "repro.engines.plain.fsdp_session")
+           "repro.engines.plain.fsdp_session", "pytest", "tests.engine_ranks")
 ON_GPU = "PYTORCH_NVML_BASED_CUDA_CHECK"
 """torch then asks the driver for GPUs without starting CUDA, which no forked process could use."""
 LIMIT_SECONDS = 40.0
@@ -87,6 +88,7 @@ def serve(pipe: Connection, rank: int) -> None:
     """Run the cases that come through `pipe` until None comes."""
     os.environ["MKL_CBWR"] = "AUTO"  # as determinism bitwise does: bits are compared
     import torch
+    gc.freeze()  # each session's end collects garbage: not among the modules' objects
     torch.set_num_threads(1)
     while (order := pipe.recv()) is not None:
         case, port = order
