@@ -19,6 +19,7 @@ from repro.comm.algorithms.tree import Multicolor, ParameterServer, ReductionTre
 from repro.papers.jizhi.hybrid import Hybrid
 from repro.seams.training import Comm
 from tests.commands import free_port
+from tests.engine_ranks import PRELOAD
 from tests.waiting import LONG_SECONDS, until
 
 pytest.importorskip("torch")
@@ -52,7 +53,7 @@ def together(
 ) -> list[Any]:
     """Return the values of `job(comm, rank, world)` by rank, or its traceback; None for a rank that died."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.flow.test_comm_group", "repro.comm.runtime.group"])
+    context.set_forkserver_preload([*PRELOAD, "tests.flow.test_comm_group"])
     port = free_port()
     pipes, processes = [], []
     for rank in range(world):
