@@ -190,6 +190,7 @@ def test_axe_finds_nothing_serious(browser: Any, file: Path, axe: str, width: in
         assert serious(page, axe) == []
 
 
+@pytest.mark.slow
 def test_what_is_folded_is_not_printed_and_all_is_on_demand(browser: Any, run: Path, tmp_path: Path) -> None:
     with opened(browser, run / "report" / "report.html", scheme="dark", drawn=True) as page:
         page.pdf(path=str(tmp_path / "short.pdf"), prefer_css_page_size=True, print_background=True)
@@ -263,6 +264,7 @@ def test_a_long_table_scrolls_in_its_frame_until_it_is_opened(page: Any) -> None
     assert frame.evaluate("item => item.scrollHeight > item.clientHeight")
 
 
+@pytest.mark.slow
 def test_everything_is_unfolded_by_one_button_and_folded_again(page: Any) -> None:
     for _ in range(2):  # other tests have opened some
         page.get_by_role("button", name="Expand all").click()

@@ -95,7 +95,7 @@ def test_every_figure_is_drawn_with_a_line_a_trial(visit: Any) -> None:
         assert charts.nth(index).locator("svg.main-svg").first.bounding_box()["width"] > 300
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), pytest.param(390, "dark", marks=pytest.mark.slow)])
 def test_scaling_draws_every_line_and_bound(
     browser: Any, scaling: Path, width: int, scheme: str
 ) -> None:
@@ -159,7 +159,7 @@ def test_focus_starts_at_the_skip_link_and_is_visible(visit: Any) -> None:
     assert outline == "solid"
 
 
-@pytest.mark.parametrize("width", [390, 1600, *(pytest.param(width, marks=pytest.mark.slow) for width in (760, 1280))])
+@pytest.mark.parametrize("width", [390, *(pytest.param(width, marks=pytest.mark.slow) for width in (760, 1280, 1600))])
 def test_the_body_never_scrolls_sideways(browser: Any, report: Path, width: int) -> None:
     with opened(browser, report, width=width, drawn=True) as page:
         page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")

@@ -233,6 +233,7 @@ def test_redacted_drops_user_password_and_query() -> None:
     assert redacted("sqlite:////tmp/a.db") == "sqlite:////tmp/a.db"
 
 
+@pytest.mark.slow
 def test_ui_of_a_server_is_its_own(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = make_record(tmp_path / "run", named(SMALL, "looked-at"), only=1)
     place, = reporter(server).write(record, tmp_path)

@@ -197,7 +197,8 @@ def test_ones_own_unchanged_run_resumes_without_a_hash_and_any_other_asks(tmp_pa
     assert "--allow-code" in command(tmp_path, *words, **state).error, "another command began there"
 
 
-@pytest.mark.parametrize("state", [pytest.param("state", marks=pytest.mark.slow), ""])
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["state", ""])
 def test_the_command_that_an_interrupt_prints_resumes(tmp_path: Path, state: str) -> None:
     where = {"XDG_STATE_HOME": str(tmp_path / state) if state else os.devnull}
     suite(tmp_path, HONEST.replace("0.03", "0.3"), seeds=3)

@@ -123,12 +123,12 @@ def test_a_trial_that_was_another_than_asked_is_invalid(
 
 
 @pytest.mark.parametrize("choices", [
-    pytest.param({"engine": {"kind": "deepspeed", "stage": 1}, "compression": "bf16"}, marks=pytest.mark.slow),
-    {"engine": {"kind": "deepspeed", "stage": 3}, "precision": "bf16-master"},
+    slow({"engine": {"kind": "deepspeed", "stage": 1}, "compression": "bf16"}),
+    slow({"engine": {"kind": "deepspeed", "stage": 3}, "precision": "bf16-master"}),
     {"engine": {"kind": "deepspeed", "stage": 2}, "precision": "bf16-autocast", "comm": "ring"},
     {"compression": "fp16", "overlap": False, "comm": "tree"},
     {"compression": "powersgd", "compression_rank": 2},
-    pytest.param({"precision": "fp16-autocast", "processes": 1}, marks=pytest.mark.slow),
+    slow({"precision": "fp16-autocast", "processes": 1}),
 ], ids=str)
 def test_a_trial_that_ran_as_requested_is_valid(run: Run, first: Ran, choices: dict[str, Any]) -> None:
     ran = run(**choices)

@@ -61,6 +61,7 @@ def test_a_metric_of_the_whole_set_does_not_depend_on_ranks_and_batches(tmp_path
     assert len(curves[0]) >= 1 and curves[1] == pytest.approx(curves[0], abs=2e-3)
 
 
+@pytest.mark.slow
 def test_a_metric_that_is_no_sum_stops_at_the_gate(tmp_path: Path) -> None:
     place = ranked(tmp_path / "bad", "summed_auc", 1, 100)
     done = command(place, "gate", "suite.yaml")

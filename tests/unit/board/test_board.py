@@ -263,6 +263,7 @@ def test_the_runs_of_published_results_are_counted_in_words(runs: int, against: 
     assert f"; {shown}<" in row(page, "p")
 
 
+@pytest.mark.slow
 def test_the_headline_of_three_submitted_records_is_their_mean_without_a_verdict(tmp_path: Path) -> None:
     def course(number: int) -> Callable[[Trial], Course]:
         def made(trial: Trial) -> Course:

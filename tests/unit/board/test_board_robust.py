@@ -86,6 +86,7 @@ build.read_records(sorted(top.glob("several-*.zip")), top, Path(sys.argv[1]), No
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl")
 def test_the_workers_of_a_killed_build_end(tmp_path: Path) -> None:
     def until(done: Callable[[], bool]) -> None:

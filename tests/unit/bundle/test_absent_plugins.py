@@ -80,6 +80,7 @@ def test_every_verb_but_run_works_without_the_package(place: Path) -> None:
     assert "letters/s" in page and "Plug-in workload letters" in page
 
 
+@pytest.mark.slow
 def test_names_and_facts_are_those_of_the_package(record: Record, place: Path) -> None:
     with installed(place / "packages"):
         known = read_record(place / "run")

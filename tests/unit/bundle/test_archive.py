@@ -86,6 +86,7 @@ def test_a_name_twice_and_a_file_below_a_file_are_refused(tmp_path: Path) -> Non
     assert "is below another file" in refused(make(tmp_path / "y.zip", ("a", b"1"), ("a/b", b"2")), tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_bomb_is_stopped_by_its_stated_size(tmp_path: Path) -> None:
     path = make(tmp_path / "x.zip", *((f"{n}", bytes(40 << 20)) for n in range(14)))
     assert path.stat().st_size < 1 << 20

@@ -87,6 +87,7 @@ def test_an_added_file_is_found_anywhere_in_the_record(run: Path) -> None:
     assert found.sound and "not part of the record, not checked: notes.txt" in found.notes
 
 
+@pytest.mark.slow
 def test_a_bit_in_any_file_of_a_bundle_is_seen_and_the_file_named(packed: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(packed) as archive:
         files = {item.filename: archive.read(item) for item in archive.infolist()}
@@ -101,6 +102,7 @@ def test_a_bit_in_any_file_of_a_bundle_is_seen_and_the_file_named(packed: Path, 
     assert not verify(tmp_path / "y.zip").sound
 
 
+@pytest.mark.slow
 def test_no_changed_byte_of_an_archive_changes_its_content(packed: Path, tmp_path: Path) -> None:
     """A bit of the zip itself: refused, or found, or one that does not reach any file (a date, an attribute)."""
     raw, rng = packed.read_bytes(), random.Random(5)

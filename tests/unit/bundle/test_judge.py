@@ -83,6 +83,7 @@ def test_too_few_trials_are_inconclusive_however_alike(tmp_path: Path) -> None:
     assert "at least 5 pairs are required" in found.claims[0].because
 
 
+@pytest.mark.slow
 def test_figures_equal_to_the_last_digit_are_judged_by_the_margin_from_five_pairs_on(tmp_path: Path) -> None:
     first, second = run(tmp_path / "a", noise=0), run(tmp_path / "b", noise=0)
     assert answer(first, second).answer == "reproduced"
@@ -365,6 +366,7 @@ def test_the_announced_probability_is_that_of_all_claims_together(tmp_path: Path
         choose_trials(record, "5", Wanted(margin=0.03))
 
 
+@pytest.mark.slow
 def test_the_verdicts_of_the_new_run_are_one_family_as_those_of_the_record_are(tmp_path: Path) -> None:
     """A record judged against itself has the same verdicts twice."""
     for seed in range(4):
@@ -373,6 +375,7 @@ def test_the_verdicts_of_the_new_run_are_one_family_as_those_of_the_record_are(t
             assert claim.alone is not None and claim.alone.record.verdict == claim.alone.again.verdict
 
 
+@pytest.mark.slow
 def test_misses_share_the_error_of_no_over_the_claims(tmp_path: Path) -> None:
     """Six of ten misses of one cell have p = 0.011: enough for one claim, not for one of four."""
     def missing(root: Path, text: str) -> Record:

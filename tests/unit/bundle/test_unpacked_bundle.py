@@ -27,6 +27,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_an_unpacked_bundle_is_sound_and_gives_the_same_bundle(place: Path) -> None:
     assert verify(place / "first").problems == []
     assert verify(place / "first").identity == verify(place / "first.zip").identity

@@ -450,6 +450,7 @@ def long_log(run: Path, steps: int) -> Path:
     return log
 
 
+@pytest.mark.slow
 def test_a_long_log_is_derived_again_in_a_fraction_of_its_size(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,15 +44,16 @@ def bundle() -> Path:
 
 
 @pytest.mark.parametrize("arguments", [
-    ("--help",), ("list",), ("list", "measurements"), ("show", "chunkflow"), ("volume", "--help"),
-    ("predict", "--help")])
+    ("list", "measurements"), *(pytest.param(arguments, marks=pytest.mark.slow) for arguments in (
+        ("--help",), ("list",), ("show", "chunkflow"), ("volume", "--help"), ("predict", "--help")))])
 def test_what_is_there_is_shown(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     ended = command(tmp_path, *arguments)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("arguments", [
-    ("compare", "{bundle}"), ("verify", "{bundle}"), ("report", "{bundle}", "--to", "html,markdown,csv")])
+    ("compare", "{bundle}"), pytest.param(("verify", "{bundle}"), marks=pytest.mark.slow),
+    pytest.param(("report", "{bundle}", "--to", "html,markdown,csv"), marks=pytest.mark.slow)])
 def test_a_record_of_training_is_read(tmp_path: Path, bundle: Path, arguments: tuple[str, ...]) -> None:
     ended = command(tmp_path, *(text.format(bundle=bundle) for text in arguments))
     assert ended.returncode == 0, ended.stderr
@@ -65,12 +66,14 @@ def test_a_volume_names_the_extra(tmp_path: Path) -> None:
     assert ended.stderr == "error: package zarr is not installed: pip install 'repro-harness[papers]'\n"
 
 
+@pytest.mark.slow
 def test_near_duplicates_name_the_extra(tmp_path: Path) -> None:
     ended = command(tmp_path, "plan", "dedup")
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1 and "pip install 'repro-harness[papers]'" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_measurement_of_volumes_names_the_extra(tmp_path: Path) -> None:
     ended = command(tmp_path, "plan", "chunkflow")
     assert "package zarr is not installed: pip install 'repro-harness[papers]'" in ended.stdout + ended.stderr

@@ -46,7 +46,7 @@ def name(algorithm: Algorithm) -> str:
 def marks(algorithm: Algorithm, world: int) -> tuple[pytest.MarkDecorator, ...]:
     """By default: even and odd worlds, powers of two and others; many chunks among fewer ranks."""
     few = str(TINY) in name(algorithm)
-    return () if world in (1, 2, 3, 4, 6) or (world == 8 and not few) else (pytest.mark.slow,)
+    return () if world in (1, 2, 3, 4) or (world == 6 and not few) else (pytest.mark.slow,)
 
 
 PAIRS = [pytest.param(algorithm, world, id=f"{name(algorithm)}-{world}", marks=marks(algorithm, world))

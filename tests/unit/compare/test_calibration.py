@@ -311,6 +311,7 @@ def test_too_few_comparisons_are_said_to_find_nothing():
     assert twins.smallest_found(1, 0, 0.01) == "no rate of wrong verdicts, no bias between twins"
 
 
+@pytest.mark.slow
 def test_the_stated_bias_is_found_in_eighty_per_cent_and_none_in_at_most_four():
     """2,000 calibrations of 24 pairs each."""
     generator = np.random.default_rng(20151102)

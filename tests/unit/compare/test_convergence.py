@@ -132,6 +132,7 @@ def test_the_certain_test_by_hand():
         certain_p([], 0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "grid"), [(6, 100), (10, 500), (10, 2000)])
 def test_cells_that_differ_by_the_margin_are_rarely_called_equivalent(tmp_path: Path, seeds: int, grid: int):
     """At a true ratio of exactly 1.05 the verdict `equivalent` is wrong: at most 5 % + 3 standard errors of 200."""

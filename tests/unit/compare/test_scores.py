@@ -184,6 +184,7 @@ def test_runs_of_other_suites_add_their_workloads(tmp_path: Path, record: Record
     assert [item.score.value for item in found.contenders] == [item.score.value for item in whole.contenders]
 
 
+@pytest.mark.slow
 def test_runs_of_one_workload_and_of_other_machines_are_refused(tmp_path: Path) -> None:
     runs = [split(tmp_path, "one", "[digits, digits-mlp]"), split(tmp_path, "two", "[digits, mnist1d]")]
     with pytest.raises(UsageError, match="both have digits"):

@@ -58,6 +58,7 @@ def test_one_run_of_several_searches_has_no_verdict_and_says_what_to_do(tmp_path
     assert not found.convergence
 
 
+@pytest.mark.slow
 def test_a_difference_over_six_searches_is_found_and_names_its_unit(tmp_path: Path) -> None:
     found = over(searched(tmp_path, factor=3.0))
     primary = next(item for item in found.comparisons if item.primary)
@@ -65,6 +66,7 @@ def test_a_difference_over_six_searches_is_found_and_names_its_unit(tmp_path: Pa
     assert any("one independent search" in text for text in primary.cautions)
 
 
+@pytest.mark.slow
 def test_what_single_searches_find_is_no_difference_over_searches(tmp_path: Path) -> None:
     found = over(searched(tmp_path, luck=0.3))
     primary = next(item for item in found.comparisons if item.primary)

@@ -124,6 +124,7 @@ def test_at_the_first_look_it_is_the_plain_mean() -> None:
     assert found.error == pytest.approx(float(np.std(logs, ddof=1)) / math.sqrt(8))
 
 
+@pytest.mark.slow
 def test_the_corrected_mean_has_the_true_one_as_its_median() -> None:
     levels, generator, truth = look_levels((8, 12, 16, 20)), np.random.default_rng(12), math.log(1.05)
     naive, corrected = [], []

@@ -102,6 +102,7 @@ def test_settings_decided_elsewhere_are_marked(tmp_path: Path, fragment: str, sa
     assert isinstance(error, SuiteError) and said in error.problem
 
 
+@pytest.mark.slow
 def test_the_table_equals_the_keys_of_the_installed_deepspeed() -> None:
     pytest.importorskip("deepspeed")
     zero = importlib.import_module("deepspeed.runtime.zero.config").DeepSpeedZeroConfig

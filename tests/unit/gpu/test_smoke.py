@@ -24,6 +24,7 @@ def check(name: str, code: str, limit_seconds: float = 60, **more: Any) -> Check
     return Check(name, (sys.executable, "-c", code), limit_seconds, **more)
 
 
+@pytest.mark.slow
 def test_every_check_is_a_line_whatever_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checks = [
         check("fine", "print('to 0.001')"), check("told", "print('{\"flops\": 1}')"),
@@ -83,6 +84,7 @@ def test_who_is_cut_off_keeps_what_had_ended(tmp_path: Path, number: signal.Sign
         until(lambda: not psutil.pid_exists(waits) or psutil.Process(waits).status() == psutil.STATUS_ZOMBIE)
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     if torch.accelerator.is_available():

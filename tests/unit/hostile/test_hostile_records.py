@@ -121,6 +121,7 @@ def test_neither_links_to_sound_files_nor_pipes_are_used(made: Path, place: Plac
     try_all(made, place, verb, {"all trials": whole, "by ..": above, **attacks}, refusals(verb))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", EVERY)
 def test_a_second_name_of_a_file_is_not_changed(made: Path, place: Place, verb: str) -> None:
     attacks = {name: lambda at, name=name: second_name(at, name) for name in (

@@ -83,6 +83,7 @@ def test_a_rank_in_front_of_a_line_does_not_hide_it() -> None:
     assert (found.step, found.value, found.own_seconds) == (125, 4.1, 9.0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SPEEDRUN.is_dir(), reason="the public records' logs are not on this machine")
 def test_every_log_of_the_sample_records_is_read_from_step_0_to_its_last() -> None:
     logs = sorted(SPEEDRUN.rglob("*.txt"))

@@ -129,6 +129,7 @@ def test_training_that_multiplies_rounding_is_seen_up_to_a_stated_step(loop: Loo
     assert culprit(checks) is None
 
 
+@pytest.mark.slow
 def test_a_training_that_does_not_repeat_is_told_from_one_that_does(loop: Loop) -> None:
     dice = torch.Generator().manual_seed(9)  # goes on over the starts, as an unseeded one does
     wild = {"noise": lambda loss: loss * (0.2 + 1.6 * torch.rand((), generator=dice))}
@@ -161,6 +162,7 @@ def test_a_mask_with_infinities_and_a_computed_rate_are_no_difference(loop: Loop
     assert found(loop, loop.trace(build=Masked), reference, build=Masked) is None
 
 
+@pytest.mark.slow
 def test_settings_are_compared_tensor_by_tensor(loop: Loop) -> None:
     def grouped(last: int) -> Callable[[nn.Module], Any]:
         def of(net: nn.Module) -> Any:
@@ -175,6 +177,7 @@ def test_settings_are_compared_tensor_by_tensor(loop: Loop) -> None:
     assert "weight_decay is 0.1, the reference's 0 for 1 of 4 tensors, such as '3.weight'" in item.text
 
 
+@pytest.mark.slow
 def test_what_both_change_besides_updates_is_no_difference(loop: Loop) -> None:
     def clamp(net: nn.Module, step: int) -> None:
         with torch.no_grad():
@@ -186,6 +189,7 @@ def test_what_both_change_besides_updates_is_no_difference(loop: Loop) -> None:
     assert item is not None and item.check == "weights" and "not here, but in the reference" in item.text
 
 
+@pytest.mark.slow
 def test_a_buffer_and_a_frozen_weight_that_differ_are_named(loop: Loop) -> None:
     def build(mean: float = 0.0, weight: float = 1.0) -> Callable[[], nn.Module]:
         def of() -> nn.Module:

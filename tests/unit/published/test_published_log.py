@@ -275,6 +275,7 @@ GRAINS = st.sampled_from([
 ])
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(GRAINS, st.binary(max_size=8)), max_size=40), st.integers(0, 17), st.booleans())
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_bytes_crash_the_import(tmp_path: Path, grains: list[bytes], at: int, whole: bool) -> None:

@@ -124,6 +124,7 @@ def test_dawnbench_first_crossings() -> None:
         "alibabacloud_resnet50_gn6e_16_machine_tensorflow", pytest.approx(157.55, abs=0.01))
 
 
+@pytest.mark.slow
 def test_ratios_of_scores_are_the_summarizers(summary: list[dict[str, str]], tmp_path: Path) -> None:
     from repro.published.comparison.compare import compare_published
     from repro.published.importing import import_results

@@ -63,6 +63,7 @@ def wanted(records: dict[str, Arms]) -> dict[tuple[str, str, str], list[np.ndarr
             if not BASELINE.search(ours) and BASELINE.search(theirs) and arms[ours]["gpus"] == arms[theirs]["gpus"]}
 
 
+@pytest.mark.slow
 def test_every_ratio_to_every_baseline_is_there_and_is_scipys(records: dict[str, Arms], claims: Claims) -> None:
     found, expected = given(claims), wanted(records)
     several = [key for key in expected if sum(BASELINE.search(name) is not None for name in records[key[0]]) > 1]

@@ -52,6 +52,7 @@ def test_a_resumed_attempt_has_the_rest_of_the_limit(
     assert given == [3600.0, pytest.approx(left, rel=1e-6)]
 
 
+@pytest.mark.slow
 def test_the_machines_clock_gives_the_rest_of_the_limit(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     from repro.engines.plain.session import TorchSession

@@ -46,6 +46,7 @@ def test_a_child_that_fails_says_where(code: str, problem: str) -> None:
     assert answered(code).problem == problem
 
 
+@pytest.mark.slow
 def test_without_a_gpu_the_real_child_says_so() -> None:
     torch = pytest.importorskip("torch")
     if torch.accelerator.is_available():

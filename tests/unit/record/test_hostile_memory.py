@@ -94,6 +94,7 @@ def test_no_file_needs_more_than_500_mb(tmp_path: Path, case: str) -> None:
     assert expected in said and (said == "read" or said.startswith(str(tmp_path / name)))
 
 
+@pytest.mark.slow
 def test_a_file_of_empty_lists_is_refused_in_one_line(tmp_path: Path) -> None:
     said, peak = measured(tmp_path, "parity.json", filled(b'{"findings": [', b"[],", b"0]}", 4 << 20))
     assert said.startswith(f"{tmp_path / 'parity.json'}: holds more values than any file of a run")

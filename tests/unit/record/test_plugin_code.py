@@ -64,6 +64,7 @@ def test_the_same_code_in_another_place_is_the_same(plan: Plan, tmp_path: Path) 
     assert code_of(plan, tmp_path / "one") == code_of(plan, tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_a_listed_installation_is_hashed_by_its_list(plan: Plan, tmp_path: Path) -> None:
     write_package(tmp_path / "one")
     (tmp_path / "one/letters/words.txt").write_text("a b c")
@@ -86,6 +87,7 @@ def test_modules_next_to_a_single_module_count_if_it_imports_them(plan: Plan, tm
     assert code_of(plan, tmp_path / "one").files == 3
 
 
+@pytest.mark.slow
 def test_the_commit_of_a_checkout_is_recorded(plan: Plan, tmp_path: Path) -> None:
     write_package(tmp_path / "one")
     assert code_of(plan, tmp_path / "one").commit is None

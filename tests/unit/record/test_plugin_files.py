@@ -82,6 +82,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[
     return {layout: (names, own) for layout, (names, own) in json.loads(done.stdout).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_an_editable_installation_is_hashed_by_its_sources(
     layout: str, installed: dict[str, tuple[list[str], bool]]
@@ -125,6 +126,7 @@ def test_a_package_that_is_linked_into_the_path_counts(point: Point, tmp_path: P
     assert own_file(point("acme_linked")) == (tmp_path / "project/acme_linked/__init__.py").resolve()
 
 
+@pytest.mark.slow
 def test_data_of_a_package_count_and_what_a_run_writes_there_does_not(point: Point, tmp_path: Path) -> None:
     package = tmp_path / "one/acme_data"
     for name in ("__init__.py", "words.txt", "prompt.j2", "table.csv", "weights.pth", "deep/start.npz"):

@@ -86,7 +86,8 @@ def test_other_folders_cannot_be_resumed(tmp_path: Path, text: str | None, said:
 
 
 @pytest.mark.parametrize(("damage", "sealed", "said"), [
-    (lambda folder: cut(folder / "result.json"), True, "result.json is truncated or damaged"),
+    pytest.param(lambda folder: cut(folder / "result.json"), True, "result.json is truncated or damaged",
+                 marks=pytest.mark.slow),
     (lambda folder: cut(folder / "result.json"), False, "result.json is truncated or damaged"),
     (lambda folder: cut(folder / "result_1.txt"), True, "result_1.txt was modified since the run ended"),
     (lambda folder: cut(folder / "result_1.txt"), False, "result_1.txt: its log ends in the middle of a line"),

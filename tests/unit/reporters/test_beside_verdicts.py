@@ -49,7 +49,8 @@ def written(record: Record, kind: str, out: Path) -> str:
                      if Path(path).suffix in (".html", ".md", ".tex", ".csv", ".jsonl"))
 
 
-@pytest.mark.parametrize("kind", ["html", "markdown", "latex", "csv", "jsonl", "text", "json"])
+@pytest.mark.parametrize("kind", ["html", "markdown", pytest.param("latex", marks=pytest.mark.slow), "csv",
+                                  "jsonl", "text", "json"])
 def test_every_format_has_what_stands_beside_a_verdict(record: Record, kind: str, tmp_path: Path) -> None:
     if kind in ("text", "json"):
         arguments = ["compare", str(record.folder.root), *(["--json"] if kind == "json" else [])]

@@ -49,6 +49,7 @@ registry.load("reporter", "html")().write(read_record(Path(sys.argv[1])), Path(s
 """
 
 
+@pytest.mark.slow
 def test_other_place_language_and_time_zone_give_the_same_bytes(
     rough: Record, rough_html: str, tmp_path: Path
 ) -> None:
@@ -161,6 +162,7 @@ def test_odd_records_are_reported_all_the_same(case: str, tmp_path: Path) -> Non
         assert " x the time" not in page.text.split("What to know")[0]
 
 
+@pytest.mark.slow
 def test_forty_cells_are_distinguishable(tmp_path: Path) -> None:
     suite = SUITE.replace("[1, 2]", "[1, 2, 4, 8]").replace("seeds: 6", "seeds: 1")
     suite = suite.replace("matrix:", "matrix:\n  batch.global: [32, 64, 128, 256, 512]")

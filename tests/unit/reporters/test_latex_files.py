@@ -87,6 +87,7 @@ def test_a_number_that_is_not_known_prints_as_question_marks(tmp_path: Path) -> 
     assert read_macros(tmp_path / "out")["reproRatioPrimary"] == r"\reproMissing"
 
 
+@pytest.mark.slow
 def test_only_primary_leaves_out_the_rest_and_keeps_the_verdict(record: Record, out: Path, tmp_path: Path) -> None:
     ended = succeeded("report", record.folder.root, "--to", "latex,markdown", "--only", "primary", "--out", tmp_path)
     assert "--only primary does not apply to markdown: it is written in full" in ended.output

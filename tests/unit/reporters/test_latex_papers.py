@@ -67,6 +67,7 @@ def too_wide(log: str) -> list[float]:
     return [float(width) for width in re.findall(r"Overfull \\hbox \(([\d.]+)pt", log) if float(width) > 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_paper_of_a_usual_class_sets_every_file(kind: str, record: Record, out: Path, tmp_path: Path) -> None:
     """All tables and figures, every macro, and the BibTeX entry: no error, no line too wide, no unknown reference."""
@@ -101,6 +102,7 @@ def test_a_long_table_is_set_in_every_class(kind: str, tmp_path: Path) -> None:
     assert too_wide(log) == []
 
 
+@pytest.mark.slow
 def test_names_of_macros_do_not_depend_on_the_results(tmp_path: Path) -> None:
     """The text of a paper compiles with the file of the next run of its suite, also of a run that fails."""
     factors = SUITE.partition("baseline:")[0] + ("baseline: {engine: ddp, processes: 1}\n"

@@ -82,6 +82,7 @@ def test_simulated_figures_are_labelled(tmp_path: Path) -> None:
     assert {item["origin"] for item in scores_json(record)["workloads"]} == {"simulated"}
 
 
+@pytest.mark.slow
 def test_papers_have_the_tables(ranked: Record, tmp_path: Path) -> None:
     for name in ("markdown", "latex", "csv"):
         registry.load("reporter", name)().write(ranked, tmp_path)

@@ -92,6 +92,7 @@ def test_the_workers_log_needs_the_additions(ran: Record, tmp_path: Path) -> Non
     assert any("block_start" in text for text in complaints(ran.folder.log(trial.trial_id, 1), "5.1.0", tmp_path))
 
 
+@pytest.mark.slow
 def test_the_package_checker_finds_no_error(package: Path, tmp_path: Path) -> None:
     pytest.importorskip("mlperf_logging", reason="mlperf-logging is not installed")
     ended = subprocess.run([sys.executable, "-m", "mlperf_logging.package_checker", str(package), "training", "5.1.0"],

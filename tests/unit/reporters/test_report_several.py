@@ -205,6 +205,7 @@ def test_an_impossible_request_is_one_line(early: Record, late: Record, tmp_path
     assert (tmp_path / "full/file").read_text() == "mine" and not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_separate_runs_are_one_page_and_one_document(early: Record, late: Record, tmp_path: Path) -> None:
     """Each section states why it is separate, and has the verdicts of its own report."""
     other = make_record(tmp_path / "other", SUITE.replace("lr: 0.1", "lr: 0.2"), only=8)
@@ -229,6 +230,7 @@ def test_separate_runs_are_one_page_and_one_document(early: Record, late: Record
     assert len(page) < 3e6
 
 
+@pytest.mark.slow
 def test_the_page_opens_with_the_primary_contrast_of_each_section(tmp_path: Path) -> None:
     """Each section has its own ratio and interval on a common axis; a suite without a contrast says so."""
     text = SUITE.replace("lr: 0.1", "lr: 0.2")

@@ -170,6 +170,7 @@ def test_the_same_record_gives_the_same_bytes(record: Record, kind: str, tmp_pat
     assert contents[0] == contents[1] and contents[0]
 
 
+@pytest.mark.slow
 def test_the_same_record_gives_the_same_figures(tmp_path: Path) -> None:
     contents = []
     for name in ("once", "again"):
@@ -231,6 +232,7 @@ def test_a_failed_parity_gate_is_the_first_doubt(tmp_path: Path) -> None:
     assert "no outcome of a parity gate" in short_tables.brief(read_record(record.folder.root)).doubts[0]
 
 
+@pytest.mark.slow
 def test_simulated_figures_say_so_everywhere(tmp_path: Path) -> None:
     text = SUITE.replace("[ddp, {kind: deepspeed, stage: 1}]", "[{kind: fake, step_seconds: 0.01}, "
                          "{kind: fake, step_seconds: 0.02}]").partition("baseline:")[0]

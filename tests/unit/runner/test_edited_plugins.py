@@ -50,7 +50,7 @@ def edited_run(root: Path, text: str | None) -> tuple[Record, Editor]:
         return Run(plan, prepare(plan, source.text, root / "run"), detect(), watcher).execute(), watcher
 
 
-@pytest.mark.parametrize("text", ["LAYERS = 3\n", None])
+@pytest.mark.parametrize("text", ["LAYERS = 3\n", pytest.param(None, marks=pytest.mark.slow)])
 def test_an_edit_during_the_run_is_in_the_record_and_next_to_the_verdict(tmp_path: Path, text: str | None) -> None:
     record, watcher = edited_run(tmp_path, text)
     (found,) = [item for item in run_warnings(record) if item.title == "Plug-in edited"]
@@ -60,6 +60,7 @@ def test_an_edit_during_the_run_is_in_the_record_and_next_to_the_verdict(tmp_pat
     assert [item.kind for item in record.incidents] == ["edited"] and verify(tmp_path / "run").problems == []
 
 
+@pytest.mark.slow
 def test_a_plug_in_left_alone_is_no_warning(tmp_path: Path) -> None:
     record, _ = edited_run(tmp_path, "LAYERS = 2\n")
     assert len(record.environment.plugins) == 1 and record.incidents == ()

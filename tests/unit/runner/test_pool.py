@@ -157,7 +157,7 @@ def serial(folder: Path, text: str) -> Record:
     return Run(plan, prepare(plan, text, folder / "serial"), detect(), Silent(), Options()).execute()
 
 
-@pytest.mark.parametrize("seeds_per_shard", [1, 3])
+@pytest.mark.parametrize("seeds_per_shard", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_the_record_is_that_of_one_lane(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds_per_shard: int
 ) -> None:
@@ -206,6 +206,7 @@ def test_a_lost_lane_runs_its_whole_block_again_and_its_trials_stay_in_the_ledge
     assert pooled.problems() == []
 
 
+@pytest.mark.slow
 def test_a_block_that_is_always_lost_ends_the_run_and_its_starts_are_in_the_ledger(pooled: Pooled) -> None:
     plan = pooled.plan
     pooled.lanes.lanes = 1
@@ -240,6 +241,7 @@ def test_a_coordinator_that_was_killed_is_resumed(pooled: Pooled) -> None:
     assert pooled.problems() == []
 
 
+@pytest.mark.slow
 def test_a_lane_of_another_class_is_refused(pooled: Pooled) -> None:
     run = pooled.lanes.run
 
@@ -257,6 +259,7 @@ def test_a_lane_of_another_class_is_refused(pooled: Pooled) -> None:
     assert len(record.results) == 16 and pooled.problems() == []
 
 
+@pytest.mark.slow
 def test_a_result_that_is_damaged_has_its_whole_block_run_again(pooled: Pooled) -> None:
     record = pooled.execute()
     damaged = next(item for item in record.results if item.repeat == 5)
@@ -288,6 +291,7 @@ def test_verify_names_a_block_that_is_divided_and_comparisons_leave_it_out(poole
     assert compare(record.plan, record.results, execution=record.execution)[0].left_out == (4,)
 
 
+@pytest.mark.slow
 def test_verify_names_starts_of_an_unknown_shard_and_a_wrong_order(pooled: Pooled) -> None:
     pooled.execute()
     found = changed(pooled, lambda item: item.update(shard="7/7") if item["repeat"] == 0 else None)
@@ -296,6 +300,7 @@ def test_verify_names_starts_of_an_unknown_shard_and_a_wrong_order(pooled: Poole
     assert any("did not start in the order of the plan" in text for text in found)
 
 
+@pytest.mark.slow
 def test_verify_names_a_shard_that_was_altered(pooled: Pooled) -> None:
     record = pooled.execute()
     name = record.attempts[0].shard
@@ -365,6 +370,7 @@ def solo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pooled:
     return found
 
 
+@pytest.mark.slow
 def test_blocks_that_run_alone_come_first_and_count_in_no_verdict(
     solo: Pooled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,12 +403,14 @@ def test_blocks_that_run_alone_come_first_and_count_in_no_verdict(
     assert not without.folder.solo.root.exists()
 
 
+@pytest.mark.slow
 def test_the_gate_ran_alone_and_not_again_on_every_lane(solo: Pooled) -> None:
     record = solo.execute()
     assert record.parity is not None and not record.folder.parity.exists()
     assert not list(solo.folder.shards.glob("[6-9]/1/parity"))
 
 
+@pytest.mark.slow
 def test_a_lane_that_is_lost_alone_runs_its_block_again_alone(solo: Pooled) -> None:
     solo.lanes.lost = {2: 1}.get
     record = solo.execute()
@@ -413,6 +421,7 @@ def test_a_lane_that_is_lost_alone_runs_its_block_again_alone(solo: Pooled) -> N
     assert solo.problems() == []
 
 
+@pytest.mark.slow
 def test_blocks_alone_that_are_missing_run_when_the_run_is_resumed(solo: Pooled) -> None:
     start = solo.lanes.start
 
@@ -434,6 +443,7 @@ def test_blocks_alone_that_are_missing_run_when_the_run_is_resumed(solo: Pooled)
     assert len(again.alone) == 10 and {item.attempt for item in again.results} == {1} and solo.problems() == []
 
 
+@pytest.mark.slow
 def test_verify_names_blocks_that_were_chosen_to_run_alone(solo: Pooled) -> None:
     solo.execute()
     chosen = solo.plan.model_copy(update={"solo": tuple(range(5))})

@@ -39,6 +39,7 @@ def test_the_page_shows_the_lanes_and_the_ratio_on_each(record: Record, tmp_path
     assert f"{found.by_node.words[1:]}." in section and "another node" in section
 
 
+@pytest.mark.slow
 def test_the_tables_have_lanes_and_ratios_on_them(record: Record) -> None:
     lanes, ratios = table(record, "lanes"), table(record, "ratios_by_lane")
     assert [row["blocks"] for row in lanes.rows] == [2, 3, 3]
@@ -52,6 +53,7 @@ def test_the_tables_have_lanes_and_ratios_on_them(record: Record) -> None:
     assert repro.open(record.folder.root).compare().nodes["ratio"].tolist() == [row["ratio"] for row in ratios.rows]
 
 
+@pytest.mark.slow
 def test_what_counts_nodes_is_refused_without_them(record: Record, tmp_path: Path) -> None:
     (tmp_path / "n.yaml").write_text(f"{SUITE}unit: node\n")
     for pool, said in ((), "and no pool is given"), (("--pool", "{kind: cores, lanes: 1}"), "are parts of one"), (
@@ -76,6 +78,7 @@ def test_mlflow_has_the_lane_of_each_attempt(record: Record) -> None:
     assert view.files["lanes.jsonl"].is_file() and "lanes.jsonl" in view.tags["repro.files"]
 
 
+@pytest.mark.slow
 def test_a_bundle_has_the_lanes_and_is_reproduced_without_a_pool(record: Record, tmp_path: Path) -> None:
     bundle = tmp_path / "pooled.zip"
     succeeded("bundle", record.folder.root, "--out", bundle)
@@ -87,6 +90,7 @@ def test_a_bundle_has_the_lanes_and_is_reproduced_without_a_pool(record: Record,
     assert ended.exit_code == 0, (ended.output, ended.exception)
 
 
+@pytest.mark.slow
 def test_chosen_blocks_are_reproduced_alone_and_the_answer_says_that_they_were_chosen(
     record: Record, tmp_path: Path
 ) -> None:
@@ -108,6 +112,7 @@ def test_chosen_blocks_are_reproduced_alone_and_the_answer_says_that_they_were_c
     assert "were chosen" not in first.output, "the first seeds are those of --trials 6"
 
 
+@pytest.mark.slow
 def test_what_runs_alone_is_in_the_bundle_and_not_in_a_reproduction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +151,7 @@ def test_solo_is_planned_and_refused_where_it_cannot_run(tmp_path: Path) -> None
                                kind=UsageError)
 
 
+@pytest.mark.slow
 def test_two_pools_and_a_serial_run_of_one_plan_merge(
     record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def test_checkpoints_take_room(plan: Plan) -> None:
     assert found == [(64 * 512 + 512 + 512 * 10 + 10) * 48, (64 * 64 + 64 + 64 * 10 + 10) * 48]
 
 
+@pytest.mark.slow
 def test_a_real_small_disk_and_a_real_small_shared_memory(tmp_path: Path) -> None:
     """In a separate mount namespace: a run folder and /dev/shm on file systems of a megabyte."""
     plan = make_record(tmp_path / "record", only=0).folder.plan

@@ -8,6 +8,7 @@ import pytest
 from repro.stats.anytime import anytime_interval, bet, e_difference, e_same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [
     lambda generator: generator.standard_normal((4000, 150)),
     lambda generator: generator.standard_t(3, (4000, 150)),

@@ -252,6 +252,7 @@ def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "SAMPLES", FEWER_SAMPLES)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fewer")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", QUICK)
@@ -266,6 +267,7 @@ def test_coverage_of_restricted_means(count: int, missed: float) -> None:
     check("restricted", restricted_pair(missed)(lognormal, count))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fewer")
 def test_false_positives_of_log_rank() -> None:
     check("false positives: log-rank", curves_differ(0.3)(lognormal, 5))
@@ -304,6 +306,7 @@ def test_the_documents_table_has_every_row_and_keeps_every_claim() -> None:
 # ---- medians and proportions say their own coverage, which is counted, not simulated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missed", [0.0, 0.1, 0.3])
 @pytest.mark.parametrize("count", [8, 10, 20])
 def test_the_median_interval_has_its_stated_coverage_with_runs_that_missed(count: int, missed: float) -> None:
@@ -319,6 +322,7 @@ def coverage(method: Callable[[int, int], Interval], count: int, truths: list[fl
                      for truth in truths])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "average", "least", "figures"), [
     # figures at 90 % and 70 % that reach
     (5, 0.955, 0.832, (0.9185, 0.9692)), (8, 0.954, 0.834, (0.9619, 0.9420)), (10, 0.954, 0.835, (0.9298, 0.9244)),

@@ -104,6 +104,7 @@ def simulated_power(effect: float, pairs: int, alpha: float, draws: int = 4000) 
     return float(np.mean([by_t and sign_flip(row) <= alpha for by_t, row in zip(seen, logs, strict=True)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pairs", "alpha"), [
     (6, 0.05), (7, 0.05), (8, 0.05), (10, 0.05), (12, 0.05), (8, 0.01), (10, 0.0125)])
 def test_the_promised_power_is_that_of_both_tests_together(pairs: int, alpha: float) -> None:
@@ -125,6 +126,7 @@ def _found_from_pilots(pilot: int, sd: float, ratio: float) -> tuple[float, int]
 FAST = {(3, 0.03), (6, 0.1), (10, 0.3), (20, 0.03)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pilot", "spread"), [
     pytest.param(pilot, spread, marks=[] if (pilot, spread) in FAST else pytest.mark.slow)
     for pilot in (3, 6, 10, 20) for spread in (0.03, 0.1, 0.3)])

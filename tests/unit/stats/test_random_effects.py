@@ -57,6 +57,7 @@ def test_equal_effects_have_no_spread_and_two_have_no_prediction() -> None:
     assert found.interval.high - found.interval.low > 0, "never narrower than the figures themselves allow"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("records", [3, 6, 12])
 @pytest.mark.parametrize("ratio", [0.0, 1.0, 3.0])
 def test_its_interval_covers_the_mean(records: int, ratio: float) -> None:

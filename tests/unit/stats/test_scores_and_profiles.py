@@ -84,6 +84,7 @@ def test_a_trend_within_lanes_is_that_of_one_lane_and_exact_over_several() -> No
     assert lane_trend([[1, 2, 3, 4], [11, 12, 13, 14]])[0] == 1
 
 
+@pytest.mark.slow
 def test_a_level_of_lanes_is_no_trend() -> None:
     """Of lanes of very different level, no more than 5 % are called a trend; with ties as well."""
     generator = np.random.default_rng(5)
@@ -94,6 +95,7 @@ def test_a_level_of_lanes_is_no_trend() -> None:
         assert np.mean(np.array(found) <= 0.05) > 0.02
 
 
+@pytest.mark.slow
 def test_the_exact_trend_rejects_at_its_level_when_nothing_drifts() -> None:
     generator = np.random.default_rng(8)
     for count in (5, 8, 20):

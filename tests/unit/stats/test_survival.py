@@ -97,6 +97,7 @@ def test_log_rank_of_the_leukaemia_data_is_the_published_one() -> None:
     assert p == pytest.approx(0.0653, abs=0.02)  # exact: other, not far
 
 
+@pytest.mark.slow
 @CALM
 @given(OUTCOMES.filter(lambda rows: len({time for time, hit in rows if hit}) > 1), OUTCOMES)
 def test_the_log_rank_statistic_agrees_with_lifelines(
@@ -177,6 +178,7 @@ def test_one_cause_is_the_kaplan_meier_curve_and_reading_divergence_as_censored_
     assert kaplan_meier(times, [end == "reached" for end in ends])[-1][1] == 1.0  # must not be reported
 
 
+@pytest.mark.slow
 @CALM
 @given(st.lists(st.sampled_from(["reached", "diverged", None]), min_size=2, max_size=20), st.randoms())
 def test_cumulative_incidence_agrees_with_lifelines_and_sums_to_one(causes: list[str | None], shuffler) -> None:

@@ -319,6 +319,7 @@ def errors(places: np.ndarray, drift: float, one: int, other: int) -> float:
     return float((ttest_1samp(times[:, :, one] - times[:, :, other], 0, axis=1).pvalue <= 0.05).mean())
 
 
+@pytest.mark.slow
 def test_orders_that_are_drawn_keep_the_level_and_one_for_all_runs_does_not() -> None:
     drawn = np.stack([slots(seed) for seed in range(EXPERIMENTS)])
     limit = 0.05 + 3.3 * (0.05 * 0.95 / EXPERIMENTS) ** 0.5

@@ -184,6 +184,7 @@ def called(*arguments: str) -> Result:
     return CliRunner().invoke(cli, list(arguments), standalone_mode=False)
 
 
+@pytest.mark.slow
 def test_a_suite_s_text_is_masked_in_the_terminal_the_record_and_every_report(suite: Path, tmp_path: Path) -> None:
     printed = [called(verb, str(suite)).output for verb in ("plan", "show")]
     assert "Runs with <hidden> on our cluster" in printed[1]

@@ -165,6 +165,7 @@ for rows, columns in ((10, 13), (6, 9), (13, 216)):
 """
 
 
+@pytest.mark.slow
 def test_a_product_has_the_same_bits_wherever_its_factors_lie() -> None:
     """Without the setting this fails on processors with AVX-512, where MKL depends on the place in memory."""
     pytest.importorskip("torch")

@@ -72,6 +72,7 @@ def test_no_step_of_a_long_block_is_lost(long: tuple[Trial, Path]) -> None:
     assert result.conservation_error is not None and result.conservation_error < 1e-6
 
 
+@pytest.mark.slow
 def test_its_result_is_derived_again(long: tuple[Trial, Path]) -> None:
     trial, path = long
     assert differences(trial, derived(trial, path), path) == {}

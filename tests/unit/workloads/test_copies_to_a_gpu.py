@@ -18,6 +18,7 @@ from repro.workloads.synthetic import Synthetic
 pytest.importorskip("torch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Digits, Synthetic, Mnist1d, Cifar10Synthetic])
 def test_what_every_step_copies_to_a_gpu_does_not_hold_up_the_host(
     monkeypatch: pytest.MonkeyPatch, kind: type[Workload]

@@ -265,6 +265,7 @@ def test_a_small_model_learns_the_successors() -> None:
     assert gpt_synthetic.floor(Recipe(64, 4096, 513, 0)) < reached < 2.6 < math.log(64)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_that_has_seen_the_warm_up_is_not_compiled_again() -> None:
     # torch compiles for more than a shape: a tensor that is a view of another is a case of its own.
     graphs: list[torch.fx.GraphModule] = []

@@ -196,7 +196,8 @@ def _accuracy_after(workload: Workload, epochs: int, rate: float) -> float:
 
 @pytest.mark.parametrize(
     ("workload", "epochs", "rate", "least"),
-    [(SMALL, 6, 0.05, 0.8), (Digits(), 3, 0.05, 0.8), (DigitsMlp(hidden=128), 3, 0.05, 0.9),
+    [(SMALL, 6, 0.05, 0.8), pytest.param(Digits(), 3, 0.05, 0.8, marks=pytest.mark.slow),
+     (DigitsMlp(hidden=128), 3, 0.05, 0.9),
      pytest.param(Mnist1d(), 4, 0.05, 0.35, marks=pytest.mark.slow)],
     ids=["synthetic", "digits", "digits-mlp", "mnist1d"],
 )
