@@ -34,7 +34,8 @@ trial:
   timeout_seconds: 120
 """
 NAMES = ("sum",)
-ALIKE = ("reduction-ends", "work-left-to-the-evaluation", "data", "nan", "small-updates-left-out", "decay", "bucket", "clip-late", "bf16", "augmentation", "clip-micro",
+ALIKE = ("reduction-ends", "work-left-to-the-evaluation", "data", "nan", "small-updates-left-out", "decay", "bucket",
+         "clip-late", "bf16", "augmentation", "clip-micro",
          "unscaled")
 """Further defects; `make defects` plants many more."""
 

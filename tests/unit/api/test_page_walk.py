@@ -102,8 +102,8 @@ def missing(run: repro.Run, page: str) -> tuple[list[tuple[str, int, str, float]
     return lost, walked
 
 
-@pytest.mark.parametrize("name", ["missed", "resumed", *(
-    pytest.param(name, marks=pytest.mark.slow) for name in ("settled", "factorial", "scaling", "same", "inconclusive"))])
+@pytest.mark.parametrize("name", ["missed", "resumed", *(pytest.param(name, marks=pytest.mark.slow) for name in (
+    "settled", "factorial", "scaling", "same", "inconclusive"))])
 def test_every_figure_of_a_page_of_the_gallery_is_in_a_table(name: str, tmp_path: Path) -> None:
     run = repro.open(GALLERY / f"{name}.zip")
     page = Path(run.report("html", tmp_path)[0]).read_text(encoding="utf-8")
