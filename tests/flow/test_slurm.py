@@ -91,14 +91,17 @@ def test_a_job_that_is_requeued_goes_on_on_another_node(site: Site) -> None:
 
 
 def test_a_script_of_ones_own_resumes_a_run_under_other_variables_of_slurm(site: Site) -> None:
-    job = site.submit("wrapped", 100, 2)
+    text = (Path(__file__).parents[2] / "examples/slurm/job.sh").read_text()
+    (site.folder / "suite.yaml").write_text(written(2, 100, LAUNCHER))
+    (site.folder / "job.sh").write_text(text.replace("runs/mine", "wrapped").replace(
+        "exec repro run", f"DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 exec {sys.executable} -m repro run --no-mlflow"))
+    submit = ("sbatch", "--parsable", f"--chdir={site.folder}", f"--output={site.folder}/wrapped.slurm.log",
+              f"{site.folder}/job.sh")
+    job = site.told(*submit).strip()
     site.wait_for("wrapped/trials/*/result.json")
     site.told("scancel", job)
     site.wait(job, "CANCELLED")
-    again = (f"cd {site.folder} && DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 {sys.executable} -m repro run --resume wrapped "
-             "--no-mlflow")
-    job = site.told("sbatch", "--parsable", "--nodes=2", "--exclusive", f"--output={site.folder}/wrapped.slurm.log",
-                    "--wrap", again).strip()
+    job = site.told(*submit).strip()
     site.wait(job, "COMPLETED", "FAILED")
     record = site.complete("wrapped", 2)
     assert [item.kind for item in record.incidents if item.kind in ("resumed", "difference")] == ["resumed"]

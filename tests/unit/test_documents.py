@@ -80,6 +80,11 @@ def test_the_examples_of_the_first_page_are_those_that_are_tested() -> None:
         assert shown.count("\n") <= 20
 
 
+def test_the_script_for_slurm_is_the_one_that_is_tested() -> None:
+    text = (ROOT / "docs/nodes.md").read_text(encoding="utf-8")
+    assert f"```sh\n{(ROOT / 'examples/slurm/job.sh').read_text(encoding='utf-8')}```" in text
+
+
 def test_what_a_command_of_the_first_page_takes_an_earlier_one_has_made() -> None:
     """Each takes what the page or an earlier one has made, and none makes what is there."""
     text, made = (ROOT / "docs/start.md").read_text(encoding="utf-8"), {"mine.yaml", "quickstart"}

@@ -1,0 +1,8 @@
+#!/bin/sh
+#SBATCH --nodes=2 --exclusive --mem=0 --time=2:00:00
+# A run on all nodes of this job. Submit the script again to resume the run.
+# . "$HOME/venv/bin/activate"
+if [ -e runs/mine ]; then
+  exec repro run --resume runs/mine
+fi
+exec repro run suite.yaml --launcher "{kind: slurm, nodes: $SLURM_JOB_NUM_NODES}" --out runs/mine
