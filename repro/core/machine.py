@@ -18,6 +18,8 @@ from repro.core import devices
 from repro.core.devices import CPU, GPU, on_gpu
 from repro.core.errors import UsageError
 
+BUSY = 0.25
+"""Load per core above which a machine is busy: one other process on four cores."""
 NO_TELEMETRY = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
 """Environment variables that disable MLflow's telemetry. DeepSpeed imports MLflow."""
 
@@ -53,6 +55,16 @@ def user_folder(variable: str, below: str) -> Path:
 def count_cores() -> int:
     """Return how many CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def load_now(seconds: float = 0.5) -> float:
+    """Measure the number of busy cores over `seconds`.
+
+    The load of the last minute does not show work that began a moment ago, and still shows work that has ended.
+    """
+    import psutil
+
+    return psutil.cpu_percent(seconds) / 100 * (os.cpu_count() or 1)
 
 
 def rank_threads(environment: Mapping[str, str]) -> int:

@@ -8,20 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from repro.core import control_group
 from repro.core.devices import on_gpu
 from repro.core.errors import GuardError, UsageError
 from repro.core.files import read_model
 from repro.core.frozen import canonical
-from repro.core.machine import Machine, rank_threads
+from repro.core.machine import BUSY, Machine, load_now, rank_threads
 from repro.core.random_streams import Streams
 from repro.record.environment import environment
 from repro.record.environment.device_facts import DeviceFacts, measure, proven_gpus
 from repro.record.environment.differences import Difference, differences
 from repro.record.environment.environment import DataSet, Environment
-from repro.record.environment.nodes import BUSY
 from repro.record.environment.plugin_code import plugin_code
 from repro.record.folder import resume
 from repro.record.folder.checkpoint import KEPT
@@ -160,14 +157,6 @@ def before(plan: Plan, machine: Machine, folder: Path, load: float | None) -> li
     """
     found = (_busy(load, machine), _gpus(plan), _cores(plan, machine), _disk(plan, folder), _shared(plan))
     return [text for text in found if text]
-
-
-def load_now(seconds: float = 0.5) -> float:
-    """Measure the number of busy cores over `seconds`.
-
-    The load of the last minute does not show work that began a moment ago, and still shows work that has ended.
-    """
-    return psutil.cpu_percent(seconds) / 100 * (os.cpu_count() or 1)
 
 
 def _gpus(plan: Plan) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,10 +20,9 @@ from repro.cli.workflows.run import execute
 from repro.compare.runs.asked import asked_words
 from repro.core.errors import Exit, OutputError, RecordModified, UsageError, nearest
 from repro.core.files import read_bounded, write_json, write_model
-from repro.core.machine import Machine, detect
+from repro.core.machine import BUSY, Machine, detect, load_now
 from repro.core.numbers import spans
 from repro.core.random_streams import fresh_seed
-from repro.record.environment.nodes import BUSY
 from repro.record.folder.limits import check_size
 from repro.record.folder.resume import reopen
 from repro.record.folder.store import Record, RunFolder, read_record
@@ -126,7 +124,7 @@ def reproduce(
                              brought=first.folder.code)
         asked = AskedAgain(terms.record, plan)
         say(announced(first, plan, terms, asked.before), err=True)
-        if terms.power is not None and (load := os.getloadavg()[0]) > BUSY * machine.cores:
+        if terms.power is not None and (load := load_now()) > BUSY * machine.cores:
             say(f"warning: the load is {load:.2g} on {machine.cores} cores: that probability is one of a quiet "
                 "machine", err=True)
         origin = {"source": source.name, "identity": checked.identity, "of": terms.record}

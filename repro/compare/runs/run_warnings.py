@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from repro.compare.evidence.repeated import repeated_cells
-from repro.record.environment.nodes import BUSY
 from repro.record.folder import index
 from repro.record.folder.store import Record
 from repro.record.result.result_warnings import SlowLogging, Warned
@@ -94,8 +93,8 @@ def _stand_ins(record: Record) -> Iterator[RunWarning]:
 
 
 def _busy(record: Record) -> Iterator[RunWarning]:
-    load, cores = record.environment.load_1min, record.environment.cores
-    if load is not None and load > BUSY * cores:
+    cores = record.environment.cores
+    if load := record.environment.high_load:
         many = f"{cores} cores" if cores != 1 else "1 core"
         text = f"the load was {load:g} on {many} before the run ({load / cores:.2g} per core)"
         yield RunWarning("Busy machine", text, "machine", "other work slows trials down, some more than others: do "

@@ -25,7 +25,7 @@ from repro.core.errors import UsageError
 from repro.core.files import LATEST_MS
 from repro.core.frozen import Frozen
 from repro.core.git import ask_git
-from repro.core.machine import Machine
+from repro.core.machine import BUSY, Machine, load_now
 from repro.core.redact import SECRET, Scrubber, secrets
 from repro.record.environment.device_facts import DeviceFacts
 from repro.record.environment.gpus import interconnect, used_gpus, used_uuids
@@ -126,6 +126,9 @@ class Environment(Frozen):
     commit: str | None = None
     dirty: bool | None = None
     load_1min: float | None = None
+    busy_cores: float | None = None
+    """Cores that were busy for a moment before the run; measured only if `load_1min` is high, since that still counts
+    work that has ended, such as an installation."""
     started_ms: int = Field(ge=0, le=LATEST_MS)
     """Wall clock at the start of the run, milliseconds since 1970: distinguishes two executions of one plan."""
     data: tuple[DataSet, ...] = ()
@@ -146,6 +149,12 @@ class Environment(Frozen):
     placement: Placement | None = None
     """Where the first start was put; None: an early record, which has its settings and limits among the others."""
 
+    @property
+    def high_load(self) -> float | None:
+        """The load before the run if other work made the machine busy; None: it was not, or that is not known."""
+        seen = (self.load_1min, self.load_1min if self.busy_cores is None else self.busy_cores)
+        return self.load_1min if all(item is not None and item > BUSY * self.cores for item in seen) else None
+
 
 def take(
     machine: Machine, data: tuple[DataSet, ...], plugins: tuple[PluginCode, ...] = (), named: bool = False
@@ -157,6 +166,7 @@ def take(
     """
     packages, status = _importable(tuple(sys.path)), _git("status", "--porcelain", "--untracked-files=no")
     variables, limits = settings(os.environ), control_group.limits()
+    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     return Environment(
         repro_version=repro.__version__,
         python=f"{platform.python_implementation()} {platform.python_version()}",
@@ -167,7 +177,7 @@ def take(
         libraries={name: packages[name] for name in NAMED if name in packages},
         packages=tuple(sorted(f"{name}=={number}" for name, number in packages.items())),
         settings=split(variables, places=False), commit=commit(), dirty=None if status is None else bool(status),
-        load_1min=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None, data=data,
+        load_1min=load, busy_cores=load_now() if load is not None and load > BUSY * machine.cores else None, data=data,
         started_ms=time.time_ns() // 1_000_000, governor=_first_line(GOVERNOR),
         limits=split(limits, places=False),
         others_sha256=others_sha256(os.environ), diff_sha256=_diff_sha256(),

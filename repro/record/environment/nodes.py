@@ -12,8 +12,6 @@ from repro.record.environment.differences import differences
 from repro.record.environment.environment import Environment
 from repro.record.environment.placement import Placement
 
-BUSY = 0.25
-"""Load per core (1 min) above which a machine is busy: one other process on four cores."""
 WALL_SECONDS = 5.0
 
 
@@ -96,10 +94,9 @@ def node_differences(here: Environment, nodes: Iterable[NodeRecord]) -> Iterator
 def unfit_nodes(nodes: Iterable[NodeRecord]) -> Iterator[str]:
     """Yield a sentence for every node that is busy, or whose wall clock is off."""
     for item in nodes:
-        load, cores = item.environment.load_1min, item.environment.cores
-        if load is not None and load > BUSY * cores:
-            yield (f"node {item.node} ({item.host}): its load is {load:.3g} on {cores} core(s): other work slows "
-                   "trials, and not all alike")
+        if load := item.environment.high_load:
+            yield (f"node {item.node} ({item.host}): its load is {load:.3g} on {item.environment.cores} core(s): other "
+                   "work slows trials, and not all alike")
         if abs(item.wall_offset_ns) > WALL_SECONDS * 1e9 + (item.clock_bound_ns or 0):
             yield (f"node {item.node} ({item.host}): its wall clock is {item.wall_offset_ns / 1e9:+.0f} s against node "
                    "0's: dates in its logs are off, durations are not; set it by NTP")

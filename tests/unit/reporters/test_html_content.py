@@ -176,12 +176,16 @@ def test_ratios_near_one_are_not_rounded_to_it() -> None:
     assert [item.text for item in shown] == ["1.004", "1.002", "1.006"]
 
 
-@pytest.mark.parametrize(("load", "said"), [(0.4, False), (1.8, True), (None, False)])
+@pytest.mark.parametrize(("load", "now", "said"), [
+    (0.4, None, False), (1.8, None, True), (1.8, 0.9, True), (None, None, False),
+    (1.8, 0.1, False),  # what made the load, as an installation, has ended
+])
 def test_a_machine_that_was_busy_before_the_run_is_reported_at_the_top(
-    tmp_path: Path, load: float | None, said: bool
+    tmp_path: Path, load: float | None, now: float | None, said: bool
 ) -> None:
     record = make_record(tmp_path / "run", only=1)
-    record = dataclasses.replace(record, environment=record.environment.model_copy(update={"load_1min": load}))
+    record = dataclasses.replace(
+        record, environment=record.environment.model_copy(update={"load_1min": load, "busy_cores": now}))
     text = " ".join(Page(render(record, tmp_path)).text.split())
     assert ("the load was 1.8 on 2 cores before the run (0.9 per core)" in text) == said
     assert ("Busy machine" in text) == said

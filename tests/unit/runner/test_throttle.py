@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.core.machine import Machine
+from repro.core.machine import Machine, load_now
 from repro.runner import machine_watch, preflight
 from repro.runner.machine_watch import MachineWatch
 from tests.records import make_record
@@ -129,7 +129,7 @@ def test_a_real_busy_loop_is_seen_at_once() -> None:
     spinning = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(2)]
     try:
         time.sleep(0.2)
-        busy = preflight.load_now(0.4)
+        busy = load_now(0.4)
     finally:
         for process in spinning:
             process.kill()
