@@ -128,7 +128,7 @@ rehearse: $(VENV)/.test-installed
 	$(BIN)/python -m pytest -m "rehearse or not rehearse" tests/emulated_cuda
 
 # 200 faults over seeded plans: local, emulated network, real training bit for bit (run again from the start, and resumed
-# from checkpoints), tracking server, full disk. `make flow` has a slice of 11. As an ordinary user the disk is left out.
+# from checkpoints), tracking server, full disk. `make flow` has two of them. As an ordinary user the disk is left out.
 chaos: $(VENV)/.test-installed
 	$(BIN)/python -m tests.chaos.drive --faults 200 --seed 1
 

@@ -15,6 +15,7 @@ from tests.chaos.drive import Lanes
 from tests.chaos.worlds import WORLDS
 
 CHEAP = (*["kill rank"] * 3, "truncate log", "kill server")
+FEW = ("kill parent", "kill rank")
 DEAR = ("kill parent", "cut log", "terminate", "stop rank", *["kill rank"] * 2)
 """A restarted run takes seconds to start: mostly faults that the run itself survives."""
 LOCAL = dataclasses.replace(WORLDS[0], seeds=3, stall_seconds=8)
@@ -29,6 +30,15 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     registry._third_party.cache_clear()
 
 
+def test_a_killed_run_and_a_killed_rank_break_nothing(tmp_path: Path) -> None:
+    tally = Lanes(tmp_path, control=False).run([(RESUMED, faults.plan(8, len(FEW), 2, FEW, longest=0.3))], lanes=1)
+    assert tally.broken == []
+    assert tally.faults == Counter(FEW)
+    assert sum(tally.resumed.values()) >= 1, tally.text(0)
+    assert tally.attempts["ok"] == tally.trials == 6 * tally.folders
+
+
+@pytest.mark.slow
 def test_some_faults_break_nothing(tmp_path: Path) -> None:
     plans = [(LOCAL, faults.plan(7, len(CHEAP), 2, CHEAP, longest=0.3)),
              (RESUMED, faults.plan(8, len(DEAR), 2, DEAR, longest=0.3))]

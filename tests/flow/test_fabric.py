@@ -362,7 +362,8 @@ def test_links_can_be_delayed(opened: Callable[..., Fabric], tmp_path: Path) -> 
     assert float((tmp_path / "rank1.log").read_text()) > 0.1
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
 def test_engines_train_over_two_nodes(tmp_path: Path, processes: int) -> None:
     command = [sys.executable, "-m", "repro", "run", "quickstart", "--seeds", "1", "-o", "sequential=null",
                "--master-seed", "3", "--no-mlflow", "--json", "--out", str(tmp_path / "run"),
