@@ -16,7 +16,14 @@ quickstart: $(VENV)/.installed
 
 install: $(VENV)/.installed
 
-test: checks unit flow browser
+# Files whose tests look at the whole machine (its namespaces, the rate of links) or fill both processors themselves.
+APART := tests/flow/test_chaos.py tests/flow/test_fabric.py
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder $(APART:%=--ignore=%)
+
+# The files with long tests come first, so that both processors have work until the end.
+test: checks
+	$(BIN)/python -m pytest $(PARALLEL) tests/flow tests/emulated_cuda tests/browser tests/unit
+	$(BIN)/python -m pytest $(APART)
 	@echo "all of make test passed"
 
 # Each of them keeps one processor busy, so two at a time.
@@ -50,17 +57,14 @@ layers: $(VENV)/.test-installed
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.test-installed
-	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
-
-# Files whose tests look at the whole machine (its namespaces, the rate of links) or fill both processors themselves.
-APART := tests/flow/test_chaos.py tests/flow/test_fabric.py
+	$(BIN)/python -m pytest $(PARALLEL) tests/unit
 
 flow: $(VENV)/.test-installed
-	$(BIN)/python -m pytest tests/flow tests/emulated_cuda -n 2 --dist loadfile $(APART:%=--ignore=%)
+	$(BIN)/python -m pytest $(PARALLEL) tests/flow tests/emulated_cuda
 	$(BIN)/python -m pytest $(APART)
 
 browser: $(VENV)/.test-installed
-	$(BIN)/python -m pytest tests/browser -n 2 --dist loadfile
+	$(BIN)/python -m pytest $(PARALLEL) tests/browser
 
 package: $(VENV)/.test-installed
 	$(BIN)/python -m pytest tests/package

@@ -176,11 +176,11 @@ def file(request: pytest.FixtureRequest, run: Path) -> Path:
     return run / "report" / "report.html" if request.param == "run" else Path(request.getfixturevalue(request.param))
 
 
-PAGES = [pytest.param(name, width, scheme, marks=() if (name, width, scheme) == ("run", 1280, "light")
-                      else pytest.mark.slow, id=f"{name}-{width}-{scheme}")
+PAGES = [pytest.param(name, width, scheme, id=f"{name}-{width}-{scheme}")
          for name in ("run", "many_cells", "published") for width, scheme in VIEWS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "width", "scheme"), PAGES, indirect=["file"])
 def test_axe_finds_nothing_serious(browser: Any, file: Path, axe: str, width: int, scheme: str) -> None:
     with opened(browser, file, width, scheme, drawn=True) as page:

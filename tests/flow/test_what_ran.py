@@ -102,13 +102,13 @@ def slow(*values: Any) -> Any:
 
 @pytest.mark.parametrize(("defect", "choices", "reason"), [
     ("data", {}, "the consumed samples or their order differed from the seed's"),
-    ("augmentation", {}, "the consumed augmentation differed from the seed's"),
+    slow("augmentation", {}, "the consumed augmentation differed from the seed's"),
     ("precision", {"precision": "bf16-autocast"}, "matmul_dtype bfloat16 was asked for, float32 ran"),
-    ("wire", {}, "comm_dtype float32 was asked for, bfloat16 ran"),
+    slow("wire", {}, "comm_dtype float32 was asked for, bfloat16 ran"),
     ("rank-1-drifts", {"stop": {**CHOICES["stop"], "max_epochs": 2.2}}, "rank 1 ended with other weights than rank 0"),
     ("work-left-to-the-evaluation", {}, "evaluation 1 changed the weights: training was left to it"),
-    ("stale-weights-evaluated", {}, "with the same weights"),
-    ("samples-lost", {}, "the evaluation after 480 samples covered 340 of 360 evaluation samples"),
+    slow("stale-weights-evaluated", {}, "with the same weights"),
+    slow("samples-lost", {}, "the evaluation after 480 samples covered 340 of 360 evaluation samples"),
     slow("momentum-smaller", {}, '"momentum": 0.9'),
     slow("half-of-the-samples-evaluated", {}, "with the same weights"),
 ])
