@@ -1,7 +1,7 @@
 """The parity gate through the front door: every planted defect stops the run, and healthy engines pass.
 
-One run judges several defects: the gate reads every engine of a suite before it speaks, and keeps what it found about each
-in parity.json.
+One run judges several defects: the gate reads every engine of a suite before it speaks, and keeps what it found about
+each in parity.json.
 """
 
 from __future__ import annotations
