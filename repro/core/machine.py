@@ -57,7 +57,7 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def load_now(seconds: float = 0.5) -> float:
+def load_now(seconds: float = 0.1) -> float:
     """Measure the number of busy cores over `seconds`.
 
     The load of the last minute does not show work that began a moment ago, and still shows work that has ended.

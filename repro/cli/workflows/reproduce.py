@@ -124,7 +124,7 @@ def reproduce(
                              brought=first.folder.code)
         asked = AskedAgain(terms.record, plan)
         say(announced(first, plan, terms, asked.before), err=True)
-        if terms.power is not None and (load := load_now()) > BUSY * machine.cores:
+        if terms.power is not None and (load := load_now(0.5)) > BUSY * machine.cores:
             say(f"warning: the load is {load:.2g} on {machine.cores} cores: that probability is one of a quiet "
                 "machine", err=True)
         origin = {"source": source.name, "identity": checked.identity, "of": terms.record}

@@ -23,7 +23,7 @@ from repro.record.environment.nodes import (
 from repro.record.folder.ledger import Attempt, Incident, Look
 from repro.record.folder.shards import Shard
 
-HERE = take(Machine("cpu", 0, 4), ()).model_copy(update={"load_1min": 0.1})
+HERE = take(Machine("cpu", 0, 4), ()).model_copy(update={"load_1min": 0.1, "busy_cores": None})
 
 
 def node(wall: float = 0.0, **other: object) -> NodeRecord:
