@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from repro.compare import METRICS
 from repro.compare.figures import Claim
 from repro.compare.findings import findings
-from repro.compare.runs.run_warnings import alterations
+from repro.compare.runs.run_warnings import alterations, busy
 from repro.record.folder.ledger import Look
 from repro.record.folder.store import Record
 from repro.suite.kinds.program import ProgramConfig
@@ -73,6 +73,8 @@ class FirstScreen:
     cost: str
     machine: str
     """Processor or devices, and the versions of what trained."""
+    busy: str
+    """The load before the run, if other work made the machine busy; else ""."""
     modified: str
     """In what the record is not the one that its run sealed; "" if in nothing."""
     cautions: tuple[str, ...]
@@ -95,7 +97,8 @@ def first_screen(
         left_out=len(cells) - len(arms), claims=_claims(primary, claims),
         prices=_prices(record, arms),
         cost=_cost(record), machine=_machine(record),
-        modified=alterations(record), cautions=tuple(dict.fromkeys(primary.item.cautions)) if primary else (),
+        busy="; ".join(item.text for item in busy(record)), modified=alterations(record),
+        cautions=tuple(dict.fromkeys(primary.item.cautions)) if primary else (),
         shared={text: _letter(place) for place, text in enumerate(shared)},
     )
 

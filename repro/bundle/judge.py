@@ -167,6 +167,8 @@ class Reproduction:
     """What a reader must know of the second execution."""
     look: LookLevel | None = None
     """The look that it is judged at; None: once, with all pairs."""
+    busy: bool = False
+    """Other work made the machine busy before the second execution."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -195,7 +197,8 @@ class Reproduction:
         if self.look is not None:
             lines.append(f"judged at {self.look.n} pairs, of looks at {self.terms.look_words}: levels of "
                          f"{self.look.difference:.4f} for a change, {self.look.same:.4f} for each side of the margin")
-        return "\n".join([*lines, "", f"results {self.answer} ({self._criterion()})"])
+        why = " on a busy machine, which alone can change a ratio" if self.busy and self.answer != "reproduced" else ""
+        return "\n".join([*lines, "", f"results {self.answer}{why} ({self._criterion()})"])
 
     def _criterion(self) -> str:
         """Return the criterion that the second execution had to meet."""
@@ -241,7 +244,8 @@ def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]], term
                           alone.get(claim)) for claim in found)
     return Reproduction(_together([*(item.answer for item in claims), *(item.answer for item in cells)]), claims, cells,
                         tuple(_levels(first, second, kept)), tuple(between_executions(first, second)), terms,
-                        tuple(item.line for item in run_warnings(second)), look)
+                        tuple(item.line for item in run_warnings(second)), look,
+                        second.environment.high_load is not None)
 
 
 def _verdicts(second: Record, found: Mapping[Claimed, Found]) -> dict[Claimed, Comparison]:

@@ -184,7 +184,8 @@ def _check_registration(
     folder: RunFolder, plan: Plan, attempts: list[Attempt] | None, found: Verification
 ) -> None:
     """Check that a registration, if there is one, names the trials of the plan and was made before they began."""
-    if not (folder.root / registration.NAME).exists():
+    found.registered = (folder.root / registration.NAME).exists()
+    if not found.registered:
         return
     try:
         was_set = any(item.kind == "clock" for item in read_lines(folder.incidents, Incident))

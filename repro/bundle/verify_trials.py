@@ -15,6 +15,7 @@ from repro.core.errors import OutputError
 from repro.core.files import read_bounded
 from repro.core.frozen import canonical, canonical_text
 from repro.record.derive.derive import UNREAD, damaged_log, derive, with_energy
+from repro.record.derive.trial_log import find_crossing
 from repro.record.folder import index
 from repro.record.folder.store import Gate, RunFolder
 from repro.record.log.event import LogEvent, count_packed
@@ -24,6 +25,7 @@ from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.seams.launching import LaunchResult, RankCause, RankEnd
 from repro.suite.kinds.program import ProgramConfig
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan
 
@@ -85,9 +87,23 @@ def _check_figures(folder: RunFolder, trial: Trial, result: Result, code: str, f
     found.count("results derived from their log again")
     if wrong:
         _report_differences(f"{place}/result.json", wrong, code, found)
+    if further := _beyond_target(trial, result):
+        found.add(f"{place}/result.json", further, "result")
     for fault in result.log_faults:
         found.add(f"{place}/result.json", fault.words, "conservation")
     found.count("conservation of time and samples")
+
+
+def _beyond_target(trial: Trial, result: Result) -> str:
+    """Return how a trial went on after the evaluation that should have ended it, in words; "" if it did not."""
+    stop = trial.choices.stop
+    if not isinstance(trial.choices, TrainingConfig) or stop.design != "stop_at_target":
+        return ""
+    crossing = find_crossing(result.curve, stop)
+    if crossing is None or crossing[1] == len(result.curve) - 1:
+        return ""
+    met, last = result.curve[crossing[1]].samples, result.curve[-1].samples
+    return f"the evaluation after {met} samples met the target, and the trial went on to {last}: stop_at_target ends it"
 
 
 def _report_differences(place: str, wrong: Mapping[str, str], code: str, found: Verification) -> None:

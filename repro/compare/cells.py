@@ -160,7 +160,8 @@ def contrast_pairs(
         return None, baseline_pairs(index, matrix, baseline)
     first = primary_pair(index, suite.primary)
     others = [*baseline_pairs(index, matrix, suite.baseline), *scaling_pairs(index, matrix)]
-    return first, list(dict.fromkeys([*([first] if first else []), *others]))
+    known = [pair for pair in others if first is None or pair != first[::-1]]  # the declared one, turned round
+    return first, list(dict.fromkeys([*([first] if first else []), *known]))
 
 
 def primary_pair(index: CellIndex, wanted: Contrast | None) -> tuple[str, str] | None:

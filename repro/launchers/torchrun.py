@@ -210,6 +210,10 @@ class Torchrun(Local):
                 self._tell(f"waiting up to {self.join_seconds:g} s for {_awaited(missing, gone)}; there: "
                            f"{self._join_command()}")
         while len(came) < len(missing) or not self._opened(came):
+            for joined in came:
+                if joined.lost:
+                    head.refused = f"{joined.host} joined and was lost ({joined.lost})"
+                    self._tell(f"{head.refused}; waiting for it again")
             came = [node for node in came if not node.lost]
             if len(came) == len(missing):
                 continue
@@ -220,7 +224,7 @@ class Torchrun(Local):
             if node is None:
                 names = ", ".join(gone[number].name if number in gone else f"node {number}"
                                   for number in missing[len(came) :])
-                refused = f"; refused: {head.refused}" if head.refused else ""
+                refused = f"; the last one: {head.refused}" if head.refused else ""
                 raise TrialError(f"{names} did not join within {self.join_seconds:g} s; there: "
                                  f"{self._join_command()}{refused}")
             came.append(node)

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -208,6 +209,25 @@ def test_links_are_measured_again_with_a_new_node_only(nodes: Nodes, monkeypatch
         assert [new == old for new, old in zip(launcher.links, before, strict=True)] == [False, False, True]
     finally:
         launcher.close()
+
+
+def test_an_agent_that_joins_and_goes_is_named(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REPRO_SECRET", "REPRO_LISTEN"):
+        monkeypatch.setenv(name, nodes.variables[name])
+    told: list[str] = []
+
+    def come_and_go(text: str) -> None:
+        told.append(text)
+        if text.startswith("waiting"):
+            agent = channel.connect("127.0.0.1", nodes.port, key_of(SECRET))
+            agent.send("hello", {"identity": identity(), "host": "away", "pid": 1, "description": {}})
+            threading.Timer(0.5, agent.close).start()
+
+    launcher = Torchrun(nodes=2, join_seconds=4)
+    monkeypatch.setattr(launcher, "_tell", come_and_go)
+    with pytest.raises(UsageError, match=r"node 1 did not join within 4 s; .*; the last one: away joined and was lost"):
+        launcher.open([], "cpu")
+    assert any(text.startswith("away joined and was lost (") for text in told)
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ class RunWarning:
 
 def run_warnings(record: Record) -> tuple[RunWarning, ...]:
     """Return the warnings about the machine, the course of the run and its trials."""
-    return (*_altered(record), *_stand_ins(record), *_busy(record), *_incidents(record), *_repeated(record),
+    return (*_altered(record), *_stand_ins(record), *busy(record), *_incidents(record), *_repeated(record),
             *_trials(record))
 
 
@@ -92,14 +92,14 @@ def _stand_ins(record: Record) -> Iterator[RunWarning]:
                          "no figure says anything about a GPU: neither its speed nor its arithmetic")
 
 
-def _busy(record: Record) -> Iterator[RunWarning]:
+def busy(record: Record) -> Iterator[RunWarning]:
     cores = record.environment.cores
     if load := record.environment.high_load:
         many = f"{cores} cores" if cores != 1 else "1 core"
         text = f"the load was {load:g} on {many} before the run ({load / cores:.2g} per core)"
         yield RunWarning("Busy machine", text, "machine", "other work slows trials down, some more than others: do "
-                         "not quote its times; a repeat is a second run of the question, whose answer stands beside "
-                         "the first")
+                         "not quote its times, and the ratio only with this caution; a repeat is a second run of the "
+                         "question, whose answer stands beside the first")
 
 
 def _incidents(record: Record) -> Iterator[RunWarning]:

@@ -32,6 +32,10 @@ class LinkLost(Exception):
     """The other side is gone, does not answer, or does not hold the secret."""
 
 
+class WrongSecret(LinkLost):
+    """The other side speaks this protocol and holds another secret."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """A message that was received."""
@@ -121,7 +125,7 @@ def accept(link: socket.socket, secret: bytes) -> Channel:
     answer = _exactly(link, NONCE + TAG, until)
     both = mine + answer[:NONCE]
     if not hmac.compare_digest(answer[NONCE:], _proof(secret, b"agent", both)):
-        raise LinkLost("it does not hold the secret of this run")
+        raise WrongSecret("it does not hold the secret of this run")
     _send(link, _proof(secret, b"head", both))
     return Channel(link, _proof(secret, b"key", both), b"head", b"agent")
 

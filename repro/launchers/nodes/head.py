@@ -20,7 +20,7 @@ from typing import Any
 
 import repro
 from repro.core.errors import UsageError
-from repro.launchers.nodes.channel import Arrivals, Channel, LinkLost, Message, accept
+from repro.launchers.nodes.channel import Arrivals, Channel, LinkLost, Message, WrongSecret, accept
 from repro.launchers.processes.hang import ANSWER_SECONDS, Deadline, Stacks
 from repro.launchers.processes.node_launch import NodeEnd
 from repro.launchers.processes.rank import listen_at
@@ -169,7 +169,8 @@ class Head:
         self._joined: queue.Queue[Node] = queue.Queue()
         self._tell = tell
         self.refused = ""
-        """Why the last agent was refused; "" if none was."""
+        """Why the last agent was refused or lost; "" if none was."""
+        self._without_secret = False
         self.nodes: list[Node] = []
         self._over = threading.Event()
         self._greeted: deque[socket.socket] = deque()
@@ -252,8 +253,13 @@ class Head:
             self._forget(link)
             channel.patience(HELLO_SECONDS)
             hello = channel.receive().content
-        except LinkLost:
+        except LinkLost as error:
             self._forget(link)
+            if isinstance(error, WrongSecret) and not self._without_secret:  # one line, however many strangers come
+                self._without_secret = True
+                with suppress(OSError):  # it has gone
+                    self._refuse(f"an agent at {link.getpeername()[0]} holds another secret; give it this run's "
+                                 "REPRO_SECRET or ~/.config/repro/secret")
             link.close()
             return
         try:

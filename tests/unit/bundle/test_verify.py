@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import zipfile
@@ -229,6 +230,19 @@ def test_a_log_that_was_changed_with_its_result_untouched_is_seen(run: Path) -> 
     log.write_text(log.read_text().replace('"eval_accuracy", "value": 0.9', '"eval_accuracy", "value": 0.8'))
     reseal(run)
     assert "result" in kinds(run)
+
+
+def test_an_evaluation_that_meets_the_target_is_the_last_even_if_log_and_result_agree(run: Path) -> None:
+    folder, trial = RunFolder(run), next(iter(read_record(run).plan.trials()))
+    log, target = folder.log(trial.trial_id, 1), trial.choices.stop.target
+    lines = log.read_text().splitlines(keepends=True)
+    second = [number for number, line in enumerate(lines) if '"eval_accuracy"' in line][1]
+    lines[second] = re.sub(r'"value": [\d.]+', f'"value": {target}', lines[second], count=1)
+    log.write_text("".join(lines))
+    write_model(folder.result(trial.trial_id), rederived(trial, read_model(folder.result(trial.trial_id), Result), log))
+    reseal(run)
+    (problem,) = (item for item in verify(run).problems if item.kind == "result")
+    assert "samples met the target, and the trial went on to" in problem.what
 
 
 def test_time_that_is_not_conserved_is_found_if_log_and_result_agree(run: Path) -> None:

@@ -284,6 +284,18 @@ def test_a_store_listens_at_the_address_that_it_was_given_alone() -> None:
         fixed_nodes.bind_store("192.0.2.1")
 
 
+def test_agents_with_another_secret_are_one_line_of_the_run() -> None:
+    told: list[str] = []
+    head = Head("127.0.0.1", 0, SECRET, 10.0, told.append)
+    for _ in range(3):
+        with pytest.raises(LinkLost, match="it refused this agent: the secrets differ"):
+            connect("127.0.0.1", head.port, OTHER)
+    assert head.join(0.2) is None
+    assert told == ["refused: an agent at 127.0.0.1 holds another secret; give it this run's REPRO_SECRET or "
+                    "~/.config/repro/secret"]
+    head.close()
+
+
 def test_an_agent_with_other_code_is_refused_by_name() -> None:
     told: list[str] = []
     head = Head("127.0.0.1", 0, SECRET, 10.0, told.append)
