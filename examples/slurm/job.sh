@@ -1,6 +1,6 @@
 #!/bin/sh
 #SBATCH --nodes=2 --exclusive --mem=0 --time=2:00:00 --signal=B:TERM@60
-# Runs your suite.yaml on all nodes of this job. Submit the script again to resume the run.
+# Runs your suite.yaml on all nodes of this job. Submitted again it resumes that run; another suite needs another --out.
 # . "$HOME/venv/bin/activate"
 if [ -e runs/mine ]; then
   exec repro run --resume runs/mine

@@ -197,7 +197,9 @@ class Reproduction:
         if self.look is not None:
             lines.append(f"judged at {self.look.n} pairs, of looks at {self.terms.look_words}: levels of "
                          f"{self.look.difference:.4f} for a change, {self.look.same:.4f} for each side of the margin")
-        why = " on a busy machine, which alone can change a ratio" if self.busy and self.answer != "reproduced" else ""
+        ratios = any(item.claim.baseline and METRICS[item.claim.metric].clocked and item.answer != "reproduced"
+                     for item in self.claims)
+        why = " on a busy machine, which alone can change a ratio of times" if self.busy and ratios else ""
         return "\n".join([*lines, "", f"results {self.answer}{why} ({self._criterion()})"])
 
     def _criterion(self) -> str:

@@ -56,7 +56,7 @@ class Verification:
     emulated: tuple[str, ...] = ()
     """Devices that stand for GPUs."""
     registered: bool = False
-    """It has a registration of its plan, which the problems would say is wrong."""
+    """It has a registration of its plan."""
     missing: list[str] = field(default_factory=list)
     """Trials of the plan without a result, or whose last one is a failure after which they run again: they have not
     run, or somebody took them out, which nothing in a record tells."""
@@ -105,9 +105,10 @@ class Verification:
             lines.append(f"EMULATED: {visible(', '.join(self.emulated))} stands for a GPU; no figure of this record "
                          "says anything about one")
         if self.sound:
-            question = "was registered before the run" if self.registered else "is not registered, so the author's word"
+            question = ("has a registration, which shows what it did when that was published" if self.registered else
+                        "is not registered: that it was declared before the run is the author's word")
             lines.append("means:   nothing in it contradicts anything else; that its figures were measured, only "
-                         f"`repro reproduce` can tell; its question {question}")
+                         f"another execution can tell; its question {question}")
             return "\n".join([*lines, f"{self.source}: sound"])
         more = f" and {len(self.missing) - SHOWN_TRIALS} more" if len(self.missing) > SHOWN_TRIALS else ""
         without = f"without a result of {visible(', '.join(self.missing[:SHOWN_TRIALS]))}{more}"

@@ -95,14 +95,17 @@ def _check_figures(folder: RunFolder, trial: Trial, result: Result, code: str, f
 
 
 def _beyond_target(trial: Trial, result: Result) -> str:
-    """Return how a trial went on after the evaluation that should have ended it, in words; "" if it did not."""
+    """Return how a trial did not end well at the evaluation that met its target, in words; "" if there is none."""
     stop = trial.choices.stop
     if not isinstance(trial.choices, TrainingConfig) or stop.design != "stop_at_target":
         return ""
     crossing = find_crossing(result.curve, stop)
-    if crossing is None or crossing[1] == len(result.curve) - 1:
+    if crossing is None:
         return ""
     met, last = result.curve[crossing[1]].samples, result.curve[-1].samples
+    if met == last:
+        return (f"the evaluation after {met} samples met the target, and the trial says that it {result.status}"
+                if result.status in ("missed", "abandoned") else "")
     return f"the evaluation after {met} samples met the target, and the trial went on to {last}: stop_at_target ends it"
 
 

@@ -20,6 +20,8 @@ from repro.core.errors import UsageError
 
 BUSY = 0.25
 """Load per core above which a machine is busy: one other process on four cores."""
+IDLE = 0.1
+"""Busy cores, as a share, below which a load of the last minute is that of work that has ended."""
 NO_TELEMETRY = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
 """Environment variables that disable MLflow's telemetry. DeepSpeed imports MLflow."""
 

@@ -211,9 +211,9 @@ class Torchrun(Local):
                            f"{self._join_command()}")
         while len(came) < len(missing) or not self._opened(came):
             for joined in came:
-                if joined.lost:
-                    head.refused = f"{joined.host} joined and was lost ({joined.lost})"
-                    self._tell(f"{head.refused}; waiting for it again")
+                if joined.lost and (text := f"{joined.host} joined and was lost ({joined.lost})") != head.refused:
+                    head.refused = text
+                    self._tell(f"{text}; waiting for it again")
             came = [node for node in came if not node.lost]
             if len(came) == len(missing):
                 continue

@@ -77,7 +77,7 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
     now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan, folder.root), several)
     if on_gpus(plan) and not folder.environment.is_file():
         now = now.model_copy(update={"tried": measure()})
-    load = max(now.load_1min or 0.0, load_now(0.5)) if options.strict else None
+    load = max(now.high_load or 0.0, load_now(0.5)) if options.strict else None
     warnings = [*before(plan, machine, folder.root, load), *changed_copies(now.tried)]
     if options.strict and warnings:
         raise GuardError(f"--strict: this machine is not fit for the run: {'; '.join(warnings)}")

@@ -155,6 +155,8 @@ def machine(record: Record) -> list[Fact]:
          "no registration in this record, which alone says that its question was declared before "
          "(repro run --register FILE)"),
         ("Load before the run (1 min)", "unknown" if environment.load_1min is None else f"{environment.load_1min:g}"),
+        *([] if environment.busy_cores is None else [
+            ("Cores that were busy when the run began", f"{environment.busy_cores:.2g}")]),
         ("Loading libraries, once per run, not on the clock of a trial",
          seconds(record.nodes.preload_seconds) or "unknown"),
     ]

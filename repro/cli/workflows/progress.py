@@ -147,19 +147,20 @@ class TerminalWatcher:
             return ""
         each = sum(self._spent) / len(self._spent)
         whole = duration(each * (self._count - ended))
-        if self._next_look is None:
+        if self._next_look in (None, self._count):
             return f", about {whole} left"
         if self._next_look == ended:
             return f", at most {whole} left"
-        return f", about {duration(each * (self._next_look - ended))} to the next look, at most {whole} in all"
+        return f", about {duration(each * (self._next_look - ended))} to the next look, at most {whole} left"
 
     def _most_left(self, epochs: float) -> str:
         """Return the time left before any trial has ended: the others like this one, each with its whole budget."""
         if not self._epochs or epochs <= 0:
             return ""
         spent = time.monotonic() - self._trial_started
-        seconds = spent * self._epochs / epochs * (self._count - self._number + 1) - spent
-        return f", about {duration(seconds)} left if all use their whole budget"
+        seconds = spent * self._epochs / epochs * ((self._next_look or self._count) - self._number + 1) - spent
+        until = "to the next look" if self._next_look else "left"
+        return f", about {duration(seconds)} {until} if all use their whole budget"
 
 
 def _speed(result: Result) -> str:

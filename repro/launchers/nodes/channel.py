@@ -33,7 +33,12 @@ class LinkLost(Exception):
 
 
 class WrongSecret(LinkLost):
-    """The other side speaks this protocol and holds another secret."""
+    """The other side has answered, and its answer is no proof of the secret."""
+
+    def __init__(self, peer: str) -> None:
+        super().__init__("it does not hold the secret of this run")
+        self.peer = peer
+        """Its address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,13 @@ def _plain(address: str) -> str:
     return address.removeprefix("::ffff:")
 
 
+def _peer(link: socket.socket) -> str:
+    try:
+        return _plain(link.getpeername()[0])
+    except OSError:  # it has gone
+        return "an unknown address"
+
+
 def accept(link: socket.socket, secret: bytes) -> Channel:
     """Return the channel to a peer that has just connected, after it has proved that it holds the secret.
 
@@ -125,7 +137,7 @@ def accept(link: socket.socket, secret: bytes) -> Channel:
     answer = _exactly(link, NONCE + TAG, until)
     both = mine + answer[:NONCE]
     if not hmac.compare_digest(answer[NONCE:], _proof(secret, b"agent", both)):
-        raise WrongSecret("it does not hold the secret of this run")
+        raise WrongSecret(_peer(link))
     _send(link, _proof(secret, b"head", both))
     return Channel(link, _proof(secret, b"key", both), b"head", b"agent")
 

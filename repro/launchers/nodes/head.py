@@ -59,6 +59,7 @@ def _code() -> str:
 
 BEAT_SECONDS = 1.0
 HELLO_SECONDS = 30.0
+MOST_STRANGERS = 8
 MOST_GREETED = 64
 """Connections at a time that have not yet proved themselves."""
 
@@ -170,7 +171,8 @@ class Head:
         self._tell = tell
         self.refused = ""
         """Why the last agent was refused or lost; "" if none was."""
-        self._without_secret = False
+        self._strangers: set[str] = set()
+        """Addresses of which the run has told that they did not prove the secret."""
         self.nodes: list[Node] = []
         self._over = threading.Event()
         self._greeted: deque[socket.socket] = deque()
@@ -255,11 +257,8 @@ class Head:
             hello = channel.receive().content
         except LinkLost as error:
             self._forget(link)
-            if isinstance(error, WrongSecret) and not self._without_secret:  # one line, however many strangers come
-                self._without_secret = True
-                with suppress(OSError):  # it has gone
-                    self._refuse(f"an agent at {link.getpeername()[0]} holds another secret; give it this run's "
-                                 "REPRO_SECRET or ~/.config/repro/secret")
+            if isinstance(error, WrongSecret):
+                self._unproved(error.peer)
             link.close()
             return
         try:
@@ -279,6 +278,15 @@ class Head:
             return
         threading.Thread(target=node.read, name=f"repro-node-{host}", daemon=True).start()
         self._joined.put(node)
+
+    def _unproved(self, peer: str) -> None:
+        """Tell once of each of the first addresses, however many come."""
+        text = (f"a peer at {peer} did not prove that it holds the secret of this run: an agent with another "
+                "REPRO_SECRET or ~/.config/repro/secret, or a stranger")
+        if peer not in self._strangers and len(self._strangers) < MOST_STRANGERS:
+            self._strangers.add(peer)
+            self._refuse(text)
+        self.refused = text
 
     def _refuse(self, reason: str) -> None:
         """Tell why an agent is refused; the run goes on waiting for another."""

@@ -25,7 +25,7 @@ from repro.core.errors import UsageError
 from repro.core.files import LATEST_MS
 from repro.core.frozen import Frozen
 from repro.core.git import ask_git
-from repro.core.machine import BUSY, Machine, load_now
+from repro.core.machine import BUSY, IDLE, Machine, load_now
 from repro.core.redact import SECRET, Scrubber, secrets
 from repro.record.environment.device_facts import DeviceFacts
 from repro.record.environment.gpus import interconnect, used_gpus, used_uuids
@@ -152,8 +152,8 @@ class Environment(Frozen):
     @property
     def high_load(self) -> float | None:
         """The load before the run if other work made the machine busy; None: it was not, or that is not known."""
-        seen = (self.load_1min, self.load_1min if self.busy_cores is None else self.busy_cores)
-        return self.load_1min if all(item is not None and item > BUSY * self.cores for item in seen) else None
+        over = self.busy_cores is not None and self.busy_cores < IDLE * self.cores
+        return None if over or self.load_1min is None or self.load_1min <= BUSY * self.cores else self.load_1min
 
 
 def take(

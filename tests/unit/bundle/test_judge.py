@@ -75,6 +75,10 @@ def test_a_machine_that_is_slower_in_both_cells_changes_no_claim(tmp_path: Path,
 def test_noise_makes_it_inconclusive_never_not_reproduced(tmp_path: Path) -> None:
     found = answer(run(tmp_path / "a", noise=0.3, seed=1), run(tmp_path / "b", noise=0.3, seed=2))
     assert found.answer == "inconclusive"
+    assert "results inconclusive (" in found.text()
+    assert "results inconclusive on a busy machine, which alone can change a ratio of times (" in replace(
+        found, busy=True).text()
+    assert " on a busy machine" not in replace(found, busy=True, claims=()).text(), "hashes do not depend on it"
 
 
 def test_too_few_trials_are_inconclusive_however_alike(tmp_path: Path) -> None:

@@ -245,6 +245,16 @@ def test_an_evaluation_that_meets_the_target_is_the_last_even_if_log_and_result_
     assert "samples met the target, and the trial went on to" in problem.what
 
 
+def test_a_trial_that_met_its_target_cannot_have_missed_it(run: Path) -> None:
+    folder, trial = RunFolder(run), next(iter(read_record(run).plan.trials()))
+    log = folder.log(trial.trial_id, 1)
+    text = log.read_text().replace('"outcome": "success"', '"outcome": "missed"')
+    log.write_text(text.replace('"status": "success"', '"status": "aborted"'))
+    write_model(folder.result(trial.trial_id), rederived(trial, read_model(folder.result(trial.trial_id), Result), log))
+    reseal(run)
+    assert any("met the target, and the trial says that it missed" in item.what for item in verify(run).problems)
+
+
 def test_time_that_is_not_conserved_is_found_if_log_and_result_agree(run: Path) -> None:
     log = trial_of(run) / "result_1.txt"
     lines = log.read_text().splitlines(keepends=True)

@@ -179,6 +179,7 @@ def test_ratios_near_one_are_not_rounded_to_it() -> None:
 @pytest.mark.parametrize(("load", "now", "said"), [
     (0.4, None, False), (1.8, None, True), (1.8, 0.9, True), (None, None, False),
     (1.8, 0.1, False),  # what made the load, as an installation, has ended
+    (1.8, 0.3, True),  # it may be between two bursts
 ])
 def test_a_machine_that_was_busy_before_the_run_is_reported_at_the_top(
     tmp_path: Path, load: float | None, now: float | None, said: bool

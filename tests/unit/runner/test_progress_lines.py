@@ -49,7 +49,7 @@ def test_a_sequential_run_says_the_time_to_its_next_look_and_in_all(record: Reco
         watcher.trial_started(1, 20, trial, record.plan.cells[0], 4)
         watcher.trial_ended(record.results[0], 3.0)
     (line,) = out.getvalue().splitlines()
-    assert line.startswith("[ 1/20] ") and line.endswith(", about 9 s to the next look, at most 57 s in all")
+    assert line.startswith("[ 1/20] ") and line.endswith(", about 9 s to the next look, at most 57 s left")
 
 
 def test_the_time_left_is_known_before_the_first_trial_ends(

@@ -252,7 +252,6 @@ def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "SAMPLES", FEWER_SAMPLES)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("fewer")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", QUICK)
