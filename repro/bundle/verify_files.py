@@ -105,10 +105,11 @@ class Verification:
             lines.append(f"EMULATED: {visible(', '.join(self.emulated))} stands for a GPU; no figure of this record "
                          "says anything about one")
         if self.sound:
-            question = ("has a registration, which shows what it did when that was published" if self.registered else
-                        "is not registered: that it was declared before the run is the author's word")
-            lines.append("means:   nothing in it contradicts anything else; that its figures were measured, only "
-                         f"another execution can tell; its question {question}")
+            declared = ("that the question was declared before the run, the registration shows if it was published then"
+                        if self.registered else
+                        "there is no registration: that the question was declared before the run is the author's word")
+            lines.append("means:   nothing in it contradicts anything else. Only another execution can show that the "
+                         f"figures were measured; {declared}")
             return "\n".join([*lines, f"{self.source}: sound"])
         more = f" and {len(self.missing) - SHOWN_TRIALS} more" if len(self.missing) > SHOWN_TRIALS else ""
         without = f"without a result of {visible(', '.join(self.missing[:SHOWN_TRIALS]))}{more}"

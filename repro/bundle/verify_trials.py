@@ -95,7 +95,8 @@ def _check_figures(folder: RunFolder, trial: Trial, result: Result, code: str, f
 
 
 def _beyond_target(trial: Trial, result: Result) -> str:
-    """Return how a trial did not end well at the evaluation that met its target, in words; "" if there is none."""
+    """Return how a trial contradicts the evaluation that met its target, in words: it went on, or says that it missed
+    the target; "" if it does not."""
     stop = trial.choices.stop
     if not isinstance(trial.choices, TrainingConfig) or stop.design != "stop_at_target":
         return ""

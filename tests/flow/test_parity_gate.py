@@ -179,6 +179,18 @@ def test_healthy_engines_pass_next_to_defective_ones(defective: Ended) -> None:
 
 
 @pytest.mark.slow
+def test_healthy_engines_pass_under_either_norm_and_zero_3_says_its_stage(alike: Ended) -> None:
+    passed = {(item["group"], item["candidate"]) for item in alike.findings if not item["problem"]}
+    assert passed == {
+        *(("digits, batch 32, 2 processes", f"{engine} on 2 processes") for engine in ("ddp", "deepspeed (stage=3)")),
+        *(("digits (norm=batch), batch 32, 2 processes", f"{engine} on 2 processes")
+          for engine in ("ddp", "deepspeed (stage=1)")),
+    }
+    stages = {item["candidate"]: item["effective"].get("zero_stage") for item in alike.findings}
+    assert stages["deepspeed (stage=3) on 2 processes"] == "3"
+
+
+@pytest.mark.slow
 def test_healthy_engines_on_one_process_pass(tmp_path: Path) -> None:
     ended = run(tmp_path, ALONE)
     assert ended.code == 0, ended.error

@@ -125,8 +125,8 @@ def reproduce(
         asked = AskedAgain(terms.record, plan)
         say(announced(first, plan, terms, asked.before), err=True)
         if terms.power is not None and (load := load_now(0.5)) > BUSY * machine.cores:
-            say(f"warning: the load is {load:.2g} on {machine.cores} cores: that probability is one of a quiet "
-                "machine", err=True)
+            say(f"warning: {load:.2g} of {machine.cores} cores are busy: that probability is one of a quiet machine",
+                err=True)
         origin = {"source": source.name, "identity": checked.identity, "of": terms.record}
         if resume is None:  # one that is resumed keeps its answer until there is another
             write_json(folder.root / FILE, {**origin, "answer": None})

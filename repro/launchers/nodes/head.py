@@ -60,6 +60,7 @@ def _code() -> str:
 BEAT_SECONDS = 1.0
 HELLO_SECONDS = 30.0
 MOST_STRANGERS = 8
+"""Addresses without the secret that a run names, a line each."""
 MOST_GREETED = 64
 """Connections at a time that have not yet proved themselves."""
 

@@ -163,7 +163,6 @@ def test_a_factor_below_another_is_paired_apart_from_it(tmp_path: Path) -> None:
         ("deepspeed (stage=1)", "ddp", 4), ("bucket mib 25.0", "bucket mib 1.0", 4)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_identical_cells_get_a_verdict_in_at_most_five_per_cent(tmp_path: Path, count: int) -> None:
     """Levels are alike, but a seed may suit one of them in all its cells: cells are no replicates."""

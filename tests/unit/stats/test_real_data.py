@@ -56,10 +56,8 @@ def summarized(organization: Path, out: Path) -> dict[tuple[str, str], float]:
                 for row in csv.DictReader(file) for benchmark in ("resnet", "llama2_70b_lora") if row[benchmark]}
 
 
-# The one system by default whose second pass is scaled; all of them, first pass, are in test_published_real.py.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Dell", *(pytest.param(name, marks=pytest.mark.slow)
-                                            for name in ("NVIDIA", "tinycorp"))])
+@pytest.mark.parametrize("name", ["Dell", "NVIDIA", "tinycorp"])
 def test_every_system_scores_as_in_mlcommons_summarizer(name: str, tmp_path: Path) -> None:
     source = MLPERF / "training_v4.0" / name
     folder = tmp_path / name
