@@ -46,8 +46,9 @@ from .page.sections.settings import (
     settings,
     suite_text,
 )
-from .page.speedup import forest, latex, sentence
+from .page.speedup import forest, quotation
 from .page.traffic import megabits, networks, traffic
+from .paper.latex_text import breakable_text
 
 if TYPE_CHECKING:
     from repro.compare.runs.merge import Section
@@ -66,14 +67,15 @@ def first_view(found: Findings) -> dict[str, Any]:
     cells, axis = rows(found)
     comparisons, scaled, rules = forest(found), scaling(record), check(record)
     noun = common_noun(cell.choices.quality for cell in plan.cells)
+    first = first_screen(record, comparisons, cells, found.claims)
+    quoted = {row.index: quotation(row, first.machine) for row in comparisons.rows}
     return {
         "noun": noun, "quality": "loss" if noun == "loss" else "quality", "measures": plan.measures,
         "long": LONG, "mixed": len({mark.origin for mark in known}) > 1, "marks": known, "origins": origins(known),
         "mark_of": marks(record), "suite": plan.suite, "plan": plan, "bibtex": bibtex(record),
-        "copies": {row.index: (sentence(row), latex(row)) for row in comparisons.rows},
-        "first": first_screen(record, comparisons, cells, found.claims), "scaling": scaled,
-        "asked": (asked := question(found, comparisons.primary, scaled)), "scaling_leads": asked.scaling,
-        "cells": cells, "cell_axis": axis, "scale": METRICS[plan.suite.metric], "forest": comparisons,
+        "copies": {index: (text, breakable_text(text)) for index, text in quoted.items()}, "first": first,
+        "scaling": scaled, "asked": (asked := question(found, comparisons.primary, scaled)),
+        "scaling_leads": asked.scaling, "cells": cells, "cell_axis": axis, "scale": METRICS[plan.suite.metric], "forest": comparisons,
         "effects": page_effects(found), "looks": looks(record), "claims": found.claims,
         "until": "the end" if plan.design.is_contest else "target", "rules": failing_first(rules),
         "checklist": by_source(rules), "declared": True, "calibration": found.calibration,

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from repro.bundle.judge import StatedAnswer, stated_answer
 from repro.compare import METRICS
 from repro.compare.figures import Claim
 from repro.compare.findings import findings
@@ -77,6 +78,8 @@ class FirstScreen:
     """The load before the run, if other work made the machine busy; else ""."""
     modified: str
     """In what the record is not the one that its run sealed; "" if in nothing."""
+    stated: StatedAnswer | None
+    """Of a reproduction: the answer that its folder states; None: it was not judged, or is no reproduction."""
     cautions: tuple[str, ...]
     """Of the primary contrast."""
     shared: dict[str, str]
@@ -98,6 +101,7 @@ def first_screen(
         prices=_prices(record, arms),
         cost=_cost(record), machine=_machine(record),
         busy="; ".join(item.text for item in busy(record)), modified=alterations(record),
+        stated=stated_answer(record) if record.plan.terms else None,
         cautions=tuple(dict.fromkeys(primary.item.cautions)) if primary else (),
         shared={text: _letter(place) for place, text in enumerate(shared)},
     )

@@ -8,13 +8,17 @@ from typing import Literal
 
 from repro.compare import DECIDED, Bounds, Comparison, MetricSpec
 from repro.compare.findings import Findings
+from repro.core import pattern
 from repro.record.folder.store import Record
 from repro.suite.metrics import DEFAULT, METRICS
+from repro.suite.planning.cell import Cell, shown_factors
 from repro.tables.text import Number, number, plural, ratios, visible, without_paths
 
-from ..paper.latex_text import breakable_text
 from .axis import Axis, RatioMark, around_one, ratio_mark
 from .cells import CellMark, goal, in_unit, marks
+
+STATED = ("workload", "engine", "processes", "batch.global", "precision", "optimizer", "comm")
+"""Settings that a quotation names, from the cell's label or as those of both."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,8 @@ class Ratio(RatioMark):
     words: str
     factors: tuple[Factor, ...]
     statistics: tuple[SideFigure, ...]
+    in_both: str
+    """What both cells have, of that which their labels do not name: `mlp, 2 processes, batch 64`."""
 
     @property
     def spec(self) -> MetricSpec:
@@ -261,7 +267,17 @@ def _ratio(findings: Findings, index: int, item: Comparison, known: dict[str, Ce
         margin=f"{100 * record.plan.suite.margin:.3g}\N{NO-BREAK SPACE}%",
         base_median=in_unit(base, METRICS[item.metric]), pairs=_pairs(record, item, axis), words=_words(item, mark),
         factors=factors(item, axis), statistics=side_figures(item),
+        in_both=_in_both(record.cell(item.candidate), record.cell(item.baseline)),
     )
+
+
+def _in_both(candidate: Cell, baseline: Cell) -> str:
+    named = candidate.factors if candidate.differs_in is None else candidate.differs_in
+    stated = candidate.choices.stated()
+    keys = [key for key in STATED if key not in named and pattern.get(stated, key) is not None]
+    ours, theirs = (shown_factors(cell.choices, keys) for cell in (candidate, baseline))
+    return ", ".join(candidate.choices.phrase(key, value) for key, value in ours.items()
+                     if theirs[key] == value != "backend")  # the all-reduce that a backend brings
 
 
 def _reached(record: Record, cell_id: str) -> str:
@@ -311,6 +327,8 @@ def sentence(row: Ratio) -> str:
             f"{row.item.verdict}{f' within {row.margin}' if row.item.verdict == 'same' else ''}{row.item.qualifier}.")
 
 
-def latex(row: Ratio) -> str:
-    """Return the same sentence for LaTeX; a long word of a label may be broken after a mark."""
-    return breakable_text(sentence(row))
+def quotation(row: Ratio, machine: str) -> str:
+    """Return the sentence with what it must not be quoted without: what both cells have, the machine, cautions."""
+    both = f" Both: {visible(without_paths(row.in_both))}; {machine}." if row.in_both else f" Both: {machine}."
+    cautions = "".join(f" Caution: {text}." for text in dict.fromkeys(row.item.cautions))
+    return f"{sentence(row)}{both}{cautions}"

@@ -139,20 +139,29 @@ def _most_pairs(found: Mapping[Claimed, Found], asked: Asked) -> int | None:
     return max(known) if len(known) == len(counts) else None
 
 
-def _with_wider(found: Mapping[Claimed, Found], pairs: int, asked: Asked) -> str:
-    """Return the margin that would do; if none does with these pairs, with the fewest that show the widest margin."""
+def _with_wider(found: Mapping[Claimed, Found], pairs: int, asked: Asked, trials: str = "") -> str:
+    """Return the margin that would do; if none does with these pairs, with the fewest that show the widest margin.
+
+    Args:
+        trials: the option for so many pairs, if they are not those that were asked for.
+    """
     each = _power_of_each(len(found))
     margins = [supported_margin(item.mean, pairs, asked.interaction, each, asked.until_settled)
                for item in found.values() if item.mean is not None]
     if None in margins:
         most = _most_pairs(found, replace(asked, margin=WIDEST))
-        more = _with_wider(found, most, asked) if most is not None and most > pairs else ""
-        return f"{more} --trials {most}" if more else ""
+        return _with_wider(found, most, asked, f" --trials {most}") if most is not None and most > pairs else ""
     grids = [math.ceil(100 * item.apart) / 100 for item in found.values()
              if not (item.has_weights and pairs <= item.n)]
     wider = max(*(margin or 0.0 for margin in margins), *grids, 0.0)
-    support = f"{next(iter(found)).counted(pairs)} support a margin of {100 * wider:.0f} %: --margin {wider:g}"
-    return f"; {support}" if wider <= WIDEST else ""
+    if wider > WIDEST:
+        return ""
+    support = (f"; {next(iter(found)).counted(pairs)} support a margin of {100 * wider:.0f} %: --margin {wider:g}"
+               f"{trials}")
+    effects = [abs(item.mean.value) for claim, item in found.items() if claim.baseline and item.mean is not None]
+    if min(effects, default=math.inf) > math.log1p(wider):
+        return support
+    return f"{support}; that counts no difference at all as the same, too: run a longer record first (`run --seeds`)"
 
 
 def chance_words(power: float) -> str:

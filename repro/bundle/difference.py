@@ -17,7 +17,7 @@ from repro.compare import PAIRED_HASHES
 from repro.core.errors import visible
 from repro.core.frozen import Frozen
 from repro.record.environment.differences import DifferenceKind, same_memory
-from repro.record.environment.environment import Environment
+from repro.record.environment.environment import NAMED, Environment
 from repro.record.folder.store import Record, read_record
 from repro.suite.planning.cell import Cell
 
@@ -32,6 +32,10 @@ AREA_OF: dict[DifferenceKind, Area] = {"code": "code", "libraries": "libraries",
 """The area of a difference with which a run was resumed by `--force`."""
 PLACE = re.compile(r"_CACHE_DIR\b")
 """Settings that only name a folder; a bundle does not hold such paths."""
+TRAINS = re.compile(rf"^({'|'.join(NAMED)}|python|accelerate|lightning|transformers|triton|nvidia-.*)$|\(in the ranks")
+"""Libraries that may change a figure, and builds that the ranks recorded."""
+SHOWN = 4
+"""Packages that a line names."""
 NEAREST = 8
 """Number of cells of each run that are searched for the nearest one."""
 
@@ -45,8 +49,28 @@ class ExecutionDifference:
     first: str
     second: str
 
-    def text(self) -> str:
-        return visible(f"{self.area}: {self.name}: {self.first} -> {self.second}")
+    @property
+    def is_minor(self) -> bool:
+        """Whether it is a package that no figure is known to depend on."""
+        return self.area == "libraries" and not TRAINS.search(self.name)
+
+    @property
+    def change(self) -> str:
+        return visible(f"{self.name}: {self.first} -> {self.second}")
+
+
+def difference_lines(found: Sequence[ExecutionDifference], *, areas: bool) -> list[str]:
+    """Return a line for each difference, and one for all packages that no figure is known to depend on.
+
+    Args:
+        areas: begin each line with its area.
+    """
+    lines = [(item.area, item.change) for item in found if not item.is_minor]
+    minor = [item.name for item in found if item.is_minor]
+    if minor:
+        names = ", ".join(minor[:SHOWN]) + (f" and {len(minor) - SHOWN} more" if len(minor) > SHOWN else "")
+        lines.append(("libraries", f"{len(minor)} other packages: {visible(names)} (--json lists all)"))
+    return [f"  {area}: {text}" if areas else f"  {text}" for area, text in lines]
 
 
 def differences(first: Record, second: Record) -> list[ExecutionDifference]:
@@ -285,7 +309,7 @@ class RecordDiff(Frozen):
         for area in AREAS:
             here = [item for item in self.differences if item.area == area]
             lines += [f"{area}: {len(here)} differ" if here else f"{area}: no difference"]
-            lines += [visible(f"  {item.name}: {item.first} -> {item.second}") for item in here]
+            lines += difference_lines(here, areas=False)
         return "\n".join(lines)
 
 

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import ConfigDict
 
 from repro.bundle.claim import Claimed, Found, claims_of, is_bitwise, measured, shift_between
-from repro.bundle.difference import ExecutionDifference, between_executions
+from repro.bundle.difference import ExecutionDifference, between_executions, difference_lines
 from repro.compare.comparing import compare
 from repro.compare.design.chosen import Chosen
 from repro.compare.evidence.pairing import Observed, cell_trials
@@ -23,7 +24,9 @@ from repro.compare.figures import DECIDED, Comparison
 from repro.compare.runs.run_warnings import run_warnings
 from repro.compare.verdict.sentences import describe_resumed_trials
 from repro.compare.verdict.verdict import judged
-from repro.core.errors import visible
+from repro.core.errors import OutputError, visible
+from repro.core.files import read_model
+from repro.core.frozen import Frozen
 from repro.record.folder.store import Record
 from repro.record.result.status import meaning
 from repro.stats.interval import from_log
@@ -34,6 +37,8 @@ from repro.suite.model import Metric
 from repro.suite.planning.terms import Terms
 
 Answer = Literal["reproduced", "not reproduced", "inconclusive"]
+FILE = "reproduction.json"
+"""Name of the answer in the folder of a second execution."""
 LEAST_EXACT = 6
 """Fewest equal changes that show one without a test of their spread: 2 / 2^6 is below 5 %."""
 JUST = 0.01
@@ -173,7 +178,8 @@ class Reproduction:
     def as_json(self) -> dict[str, Any]:
         return {
             "schema": 2, "answer": self.answer, "terms": "ACM Artifact Review and Badging v1.1: results reproduced",
-            "declared": self.terms.model_dump(), "look": None if self.look is None else asdict(self.look),
+            "criterion": self.criterion, "declared": self.terms.model_dump(),
+            "look": None if self.look is None else asdict(self.look),
             "claims": [item.as_json() for item in self.claims],
             "cells": [asdict(item) for item in self.cells], "levels": [asdict(item) for item in self.levels],
             "differences": [asdict(item) for item in self.differences], "warnings": list(self.warnings),
@@ -191,7 +197,7 @@ class Reproduction:
         if self.differences:
             lines.append("differences between the two executions"
                          + (":" if self.answer == "reproduced" else ", which could explain the answer:"))
-            lines += [f"  {item.text()}" for item in self.differences]
+            lines += difference_lines(self.differences, areas=True)
         else:
             lines.append("no recorded difference in code, libraries, hardware, settings or data")
         if self.look is not None:
@@ -200,10 +206,11 @@ class Reproduction:
         ratios = any(item.claim.baseline and METRICS[item.claim.metric].clocked and item.answer != "reproduced"
                      for item in self.claims)
         why = " on a busy machine, which alone can change a ratio of times" if self.busy and ratios else ""
-        return "\n".join([*lines, "", f"results {self.answer}{why} ({self._criterion()})"])
+        return "\n".join([*lines, "", f"results {self.answer}{why} ({self.criterion})"])
 
-    def _criterion(self) -> str:
-        """Return the criterion that the second execution had to meet."""
+    @property
+    def criterion(self) -> str:
+        """The criterion that the second execution had to meet."""
         parts = ["weights and evaluations bit for bit"] if self.cells else []
         if self.claims:
             what = "the ratio" if self.claims[0].claim.baseline else METRICS[self.claims[0].claim.metric].noun
@@ -211,6 +218,28 @@ class Reproduction:
         elif self.levels and METRICS[self.levels[0].metric].clocked:
             parts.append("times, and ratios of them, are not judged")
         return "; ".join([*parts, *dict.fromkeys(text for item in self.claims for text in item.limits)])
+
+
+class StatedAnswer(Frozen):
+    """The answer that the folder of a second execution states; no index covers it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    source: str
+    """Name of the record's file or folder."""
+    identity: str | None = None
+    """Identity of the record's bundle."""
+    answer: Answer | None
+    """None: the second execution did not end."""
+    criterion: str = ""
+
+
+def stated_answer(second: Record) -> StatedAnswer | None:
+    """Return the answer that a second execution was given; None if it has none that can be read."""
+    try:
+        return read_model(second.folder.root / FILE, StatedAnswer)
+    except OutputError:
+        return None
 
 
 def _interaction(terms: Terms) -> str:

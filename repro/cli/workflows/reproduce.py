@@ -12,7 +12,7 @@ from typing import Any
 
 from repro.bundle.claim import claims_of, is_bitwise, measured
 from repro.bundle.declared import MOST, chance_words, settled_terms
-from repro.bundle.judge import Reproduction, judge
+from repro.bundle.judge import FILE, Reproduction, judge
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.cli.terminal import command, say
@@ -35,8 +35,6 @@ from repro.suite.model import MOST_SEEDS
 from repro.suite.planning.consent import permissions, require_allowed, require_code
 from repro.suite.planning.plan import Plan, planned_order
 from repro.suite.planning.terms import Terms
-
-FILE = "reproduction.json"
 
 
 @dataclass(frozen=True, slots=True)

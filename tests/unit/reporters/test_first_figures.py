@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,11 @@ import pytest
 from repro.compare.findings import findings
 from repro.record.folder.store import Record, read_record
 from repro.suite.model import Trial
+from repro.suite.planning.terms import Terms
 from tests.in_process import succeeded
 from tests.plans import suite
 from tests.records import SCALING, SUITE, Course, default_course, make_record, scaling_course
+from tests.unit.reporters.parsed_page import Page, render
 
 question = importlib.import_module("repro.reporters.page.question")
 scaling = importlib.import_module("repro.reporters.page.charts.scaling")
@@ -22,6 +25,10 @@ speedup = importlib.import_module("repro.reporters.page.speedup")
 first = importlib.import_module("repro.reporters.page.first_screen")
 axis = importlib.import_module("repro.reporters.page.axis")
 GALLERY = Path(__file__).parents[3] / "docs/gallery/records"
+
+
+def words_of(record: Record, folder: Path) -> str:
+    return " ".join(Page(render(record, folder)).text.split())
 
 
 def asked(record: Record) -> question.Question:
@@ -177,6 +184,34 @@ def test_marks_of_a_linear_axis_are_told_apart(values: list[float], texts: list[
 def test_the_copied_sentence_says_what_the_page_says(name: str, text: str, tmp_path: Path) -> None:
     primary = speedup.forest(findings(gallery(name, tmp_path))).primary
     assert speedup.sentence(primary).replace("\N{NO-BREAK SPACE}", " ") == text
+
+
+def test_a_quotation_has_the_settings_of_both_cells_the_machine_and_every_caution(tmp_path: Path) -> None:
+    record = gallery("inconclusive", tmp_path)
+    primary = speedup.forest(findings(record)).primary
+    item = primary.item.model_copy(update={"cautions": ("one pair is odd", "two sockets")})
+    text = speedup.quotation(replace(primary, item=item), "2 cores of a CPU, torch 2.13.0")
+    assert text.startswith(speedup.sentence(primary))
+    both = text.partition(" Both: ")[2]
+    assert both.startswith("digits, ddp, 1 process, batch 64, fp32") and "nesterov" not in both
+    assert both.endswith("; 2 cores of a CPU, torch 2.13.0. Caution: one pair is odd. Caution: two sockets.")
+
+
+@pytest.mark.parametrize(("stated", "words"), [
+    ({"source": "one.zip", "answer": "not reproduced", "criterion": "the ratio within a margin of 5 %"},
+     "This run repeats the record one.zip: results not reproduced (the ratio within a margin of 5 %)."),
+    ({"source": "one.zip", "answer": None}, "its answer is not in reproduction.json"),
+    ({"answer": "<b>reproduced</b>"}, "its answer is not in reproduction.json"),
+])
+def test_the_page_of_a_reproduction_begins_with_its_answer(
+    stated: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    record = gallery("same", tmp_path)
+    (tmp_path / "reproduction.json").write_text(json.dumps(stated))
+    assert "repeats" not in words_of(record, tmp_path)
+    terms = Terms(pairs=16, margin=0.05)
+    again = replace(record, plan=record.plan.model_copy(update={"kind": "reproduction", "terms": terms}))
+    assert words in words_of(again, tmp_path)
 
 
 @pytest.mark.parametrize(("name", "sleeps"), [("scaling", True), ("settled", False)])
