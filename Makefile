@@ -9,7 +9,7 @@ export DO_NOT_TRACK = 1
 # Hundreds of processes start in a test run; if this is set, each compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart install test checks test-slow test-pythons gpu-smoke test-gpu rehearse defects image wheel lint types layers unit flow browser package chaos fuzz bench verdicts size docs gallery clean
+.PHONY: quickstart install test checks apart emulated test-slow test-pythons gpu-smoke test-gpu rehearse defects image wheel lint types layers unit flow browser package chaos fuzz bench verdicts size docs gallery clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/repro run quickstart
@@ -18,17 +18,17 @@ install: $(VENV)/.installed
 
 # Files whose tests look at the whole machine (its namespaces, the rate of links) or fill both processors themselves.
 APART := tests/flow/test_chaos.py tests/flow/test_fabric.py
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder $(APART:%=--ignore=%)
+# Three at a time, because many wait for servers and other processes.
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder $(APART:%=--ignore=%)
 
 # The files with long tests come first, so that both processors have work until the end.
 test: checks
 	$(BIN)/python -m pytest $(PARALLEL) tests/flow tests/emulated_cuda tests/browser tests/unit
-	$(BIN)/python -m pytest $(APART)
 	@echo "all of make test passed"
 
 # Each of them keeps one processor busy, so two at a time.
 checks: $(VENV)/.test-installed
-	@$(MAKE) --no-print-directory -j2 types package lint layers
+	@$(MAKE) --no-print-directory -j2 apart emulated types package lint layers
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
@@ -60,9 +60,15 @@ layers: $(VENV)/.test-installed
 unit: $(VENV)/.test-installed
 	$(BIN)/python -m pytest $(PARALLEL) tests/unit
 
-flow: $(VENV)/.test-installed
-	$(BIN)/python -m pytest $(PARALLEL) tests/flow tests/emulated_cuda
+apart: $(VENV)/.test-installed
 	$(BIN)/python -m pytest $(APART)
+
+# Where it cannot be built, its tests skip with the reason.
+emulated: $(VENV)/.test-installed
+	@$(BIN)/python -m tests.emulated_cuda.environment > /dev/null 2>&1 || true
+
+flow: apart
+	$(BIN)/python -m pytest $(PARALLEL) tests/flow tests/emulated_cuda
 
 browser: $(VENV)/.test-installed
 	$(BIN)/python -m pytest $(PARALLEL) tests/browser

@@ -87,7 +87,9 @@ def algorithms() -> Iterator[Rehearsed]:
 
 
 def rest() -> Iterator[Rehearsed]:
-    yield small("both-engines", {"engine": ["ddp", "{kind: deepspeed, stage: 1}"], "processes": (1, 2)}, 4, fast=True)
+    both = ["ddp", "{kind: deepspeed, stage: 1}"]
+    yield small("both-engines", {"engine": both}, 2, fast=True, processes=2)
+    yield small("both-engines-and-processes", {"engine": both, "processes": (1, 2)}, 4)
     yield small("kfac", {"engine": ["ddp", "{kind: deepspeed, stage: 0}"], "preconditioner": [KFAC, KFAC_LW],
                          "comm": ["backend", "ring"]}, 8, processes=2)
     yield small("local-sgd", {"engine": ["{kind: local-sgd, every: 4}", "{kind: local-sgd, every: 4, outer: {lr: 0.7, "
