@@ -21,7 +21,7 @@ os.environ.setdefault("REPRO_TIMING_LOCK", "off")
 gc.set_threshold(50_000, 20, 100)
 
 # Tests write thousands of runs, whose files wait for the disk; in memory they take half the time.
-SHARED, ROOM = Path("/dev/shm"), 4 << 30
+SHARED, ROOM = Path("/dev/shm"), 2 << 30
 if os.access(SHARED, os.W_OK) and shutil.disk_usage(SHARED).free >= ROOM:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(SHARED))
 

@@ -247,10 +247,10 @@ def temporary() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
-def test_shared_memory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "parent.py").write_text(PARENT)
+def test_shared_memory_that_cannot_be_written_is_named(temporary: Path) -> None:
+    (temporary / "parent.py").write_text(PARENT)
     mounted = "mount -t tmpfs -o ro tmpfs /dev/shm && exec"
-    ended = subprocess.run(["unshare", "-m", "sh", "-c", f"{mounted} {sys.executable} parent.py ."], cwd=tmp_path,
+    ended = subprocess.run(["unshare", "-m", "sh", "-c", f"{mounted} {sys.executable} parent.py ."], cwd=temporary,
                            env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
     assert "torch elastic could not launch: OSError: [Errno 30] Read-only file system: /dev/shm, where " \
            "processes share locks, cannot be written" in ended.stderr
