@@ -16,7 +16,7 @@ quickstart: $(VENV)/.installed
 
 install: $(VENV)/.installed
 
-# Files whose tests look at the whole machine (its namespaces, the rate of links) or fill both processors themselves.
+# Files whose tests look at all namespaces of the machine, so no tests that make some run beside them.
 APART := tests/flow/test_chaos.py tests/flow/test_fabric.py
 # Three at a time, because many wait for servers and other processes.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder $(APART:%=--ignore=%)
@@ -26,9 +26,9 @@ test: checks
 	$(BIN)/python -m pytest $(PARALLEL) tests/flow tests/emulated_cuda tests/browser tests/unit
 	@echo "all of make test passed"
 
-# Each of them keeps one processor busy, so two at a time.
+# Two at a time.
 checks: $(VENV)/.test-installed
-	@$(MAKE) --no-print-directory -j2 apart emulated types package lint layers
+	@$(MAKE) --no-print-directory -j2 --output-sync=line apart emulated types package lint layers
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
@@ -45,6 +45,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.test-installed: $(VENV)/.installed
+	@echo "what the tests need is installed into $(VENV): some minutes"
 	$(PIP) install --quiet -c constraints.txt -e '.[test]'
 	@touch $@
 
@@ -63,9 +64,9 @@ unit: $(VENV)/.test-installed
 apart: $(VENV)/.test-installed
 	$(BIN)/python -m pytest $(APART)
 
-# Where it cannot be built, its tests skip with the reason.
+# Compiles the emulated device. Where it cannot be built, its tests skip with the reason.
 emulated: $(VENV)/.test-installed
-	@$(BIN)/python -m tests.emulated_cuda.environment > /dev/null 2>&1 || true
+	-@$(BIN)/python -m tests.emulated_cuda.environment > /dev/null
 
 flow: apart
 	$(BIN)/python -m pytest $(PARALLEL) tests/flow tests/emulated_cuda

@@ -14,6 +14,7 @@ from repro.audit.rules import check, failing_first
 from repro.compare import Comparison
 from repro.compare.cell_figures import cell_checks, notes
 from repro.compare.findings import Findings, findings
+from repro.compare.runs.run_warnings import run_warnings
 from repro.core import registry
 from repro.core.files import write_text
 from repro.record.folder.store import Record
@@ -68,12 +69,14 @@ def first_view(found: Findings) -> dict[str, Any]:
     comparisons, scaled, rules = forest(found), scaling(record), check(record)
     noun = common_noun(cell.choices.quality for cell in plan.cells)
     first = first_screen(record, comparisons, cells, found.claims)
-    quoted = {row.index: quotation(row, first.machine) for row in comparisons.rows}
+    doubts = [f"{item.title}: {item.text}" for item in run_warnings(record) if not item.is_note]
+    quoted = {row.index: quotation(row, first.machine, doubts) for row in comparisons.rows}
+    copies = {index: (Markup(escape(text)), Markup(escape(breakable_text(text)))) for index, text in quoted.items()}
     return {
         "noun": noun, "quality": "loss" if noun == "loss" else "quality", "measures": plan.measures,
         "long": LONG, "mixed": len({mark.origin for mark in known}) > 1, "marks": known, "origins": origins(known),
         "mark_of": marks(record), "suite": plan.suite, "plan": plan, "bibtex": bibtex(record),
-        "copies": {index: (text, breakable_text(text)) for index, text in quoted.items()}, "first": first,
+        "copies": copies, "first": first,
         "scaling": scaled, "asked": (asked := question(found, comparisons.primary, scaled)),
         "scaling_leads": asked.scaling, "cells": cells, "cell_axis": axis, "scale": METRICS[plan.suite.metric],
         "forest": comparisons,

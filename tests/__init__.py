@@ -8,6 +8,8 @@ import shutil
 import signal
 from pathlib import Path
 
+import psutil
+
 # A shell without job control starts what it puts into the background with Ctrl-C ignored, and all children inherit
 # that; tests that send it would have no effect.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -20,9 +22,11 @@ os.environ.setdefault("REPRO_TIMING_LOCK", "off")
 # a tenth of the time.
 gc.set_threshold(50_000, 20, 100)
 
-# Tests write thousands of runs, whose files wait for the disk; in memory they take half the time.
+# Tests write thousands of runs, whose files wait for the disk; in memory, of which they need 200 MB, they take half the
+# time. Some start programs there, which the mount of a container may forbid.
 SHARED, ROOM = Path("/dev/shm"), 2 << 30
-if os.access(SHARED, os.W_OK) and shutil.disk_usage(SHARED).free >= ROOM:
+if (os.access(SHARED, os.W_OK) and not os.statvfs(SHARED).f_flag & os.ST_NOEXEC
+        and min(shutil.disk_usage(SHARED).free, psutil.virtual_memory().available - ROOM) >= ROOM):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(SHARED))
 
 # No test writes to the user's state, or depends on what earlier ones asked: no folder can be made below a device.

@@ -79,7 +79,9 @@ class FirstScreen:
     modified: str
     """In what the record is not the one that its run sealed; "" if in nothing."""
     stated: StatedAnswer | None
-    """Of a reproduction: the answer that its folder states; None: it was not judged, or is no reproduction."""
+    """Of a reproduction: the answer that its folder states."""
+    unstated: str
+    """Of a reproduction without an answer: why there is none; else ""."""
     cautions: tuple[str, ...]
     """Of the primary contrast."""
     shared: dict[str, str]
@@ -91,6 +93,7 @@ def first_screen(
 ) -> FirstScreen:
     """Choose what the first screen shows."""
     primary = forest.primary
+    stated = stated_answer(record) if record.plan.terms else None
     lead, *rest = SENTENCE.split(record.plan.suite.description.strip(), maxsplit=1)
     arms = _arms(primary, cells)
     often = Counter(text for row in forest.others for text in dict.fromkeys(row.item.cautions))
@@ -101,7 +104,8 @@ def first_screen(
         prices=_prices(record, arms),
         cost=_cost(record), machine=_machine(record),
         busy="; ".join(item.text for item in busy(record)), modified=alterations(record),
-        stated=stated_answer(record) if record.plan.terms else None,
+        stated=stated if isinstance(stated, StatedAnswer) else None,
+        unstated=stated if isinstance(stated, str) else "",
         cautions=tuple(dict.fromkeys(primary.item.cautions)) if primary else (),
         shared={text: _letter(place) for place, text in enumerate(shared)},
     )

@@ -12,13 +12,16 @@ from repro.core import pattern
 from repro.record.folder.store import Record
 from repro.suite.metrics import DEFAULT, METRICS
 from repro.suite.planning.cell import Cell, shown_factors
-from repro.tables.text import Number, number, plural, ratios, visible, without_paths
+from repro.tables.text import Number, limited, number, plural, ratios, visible, without_paths
 
 from .axis import Axis, RatioMark, around_one, ratio_mark
 from .cells import CellMark, goal, in_unit, marks
 
-STATED = ("workload", "engine", "processes", "batch.global", "precision", "optimizer", "comm")
-"""Settings that a quotation names, from the cell's label or as those of both."""
+STATED: dict[str, str] = {
+    "workload": "", "engine": "", "processes": "", "batch.global": "", "batch.accumulation": "1", "precision": "",
+    "optimizer": "", "comm": "backend", "compression": "none", "compile": "False", "preconditioner": "none",
+    "launcher": "local", "determinism": "seeded"}
+"""Settings that a quotation names -> the value that it leaves out; "": none."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,9 @@ class Ratio(RatioMark):
     factors: tuple[Factor, ...]
     statistics: tuple[SideFigure, ...]
     in_both: str
-    """What both cells have, of that which their labels do not name: `mlp, 2 processes, batch 64`."""
+    """The settings that both cells share: `mlp, 2 processes, batch 64`."""
+    apart: str
+    """The settings in which they differ and which neither label spells out: `reference: batch 64; batch 128: ...`."""
 
     @property
     def spec(self) -> MetricSpec:
@@ -260,6 +265,7 @@ def placed(item: Comparison, axis: Axis) -> RatioMark:
 def _ratio(findings: Findings, index: int, item: Comparison, known: dict[str, CellMark], axis: Axis) -> Ratio:
     record, mark = findings.record, placed(item, axis)
     base = findings.summary(item.baseline, METRICS[item.metric].name).median
+    shared, apart = _stated(record.cell(item.candidate), record.cell(item.baseline))
     return Ratio(
         **vars(mark), index=index, item=item, candidate=known[item.candidate], baseline=known[item.baseline],
         goal=goal(record.cell(item.candidate).choices),
@@ -267,17 +273,27 @@ def _ratio(findings: Findings, index: int, item: Comparison, known: dict[str, Ce
         margin=f"{100 * record.plan.suite.margin:.3g}\N{NO-BREAK SPACE}%",
         base_median=in_unit(base, METRICS[item.metric]), pairs=_pairs(record, item, axis), words=_words(item, mark),
         factors=factors(item, axis), statistics=side_figures(item),
-        in_both=_in_both(record.cell(item.candidate), record.cell(item.baseline)),
+        in_both=shared, apart=apart,
     )
 
 
-def _in_both(candidate: Cell, baseline: Cell) -> str:
-    named = candidate.factors if candidate.differs_in is None else candidate.differs_in
-    stated = candidate.choices.stated()
-    keys = [key for key in STATED if key not in named and pattern.get(stated, key) is not None]
-    ours, theirs = (shown_factors(cell.choices, keys) for cell in (candidate, baseline))
-    return ", ".join(candidate.choices.phrase(key, value) for key, value in ours.items()
-                     if theirs[key] == value != "backend")  # the all-reduce that a backend brings
+def _stated(candidate: Cell, baseline: Cell) -> tuple[str, str]:
+    """Return the settings that two cells share, and those in which they differ beyond their labels, as texts."""
+    sides = [(cell, _settings(cell)) for cell in (candidate, baseline)]
+    ours, theirs = (found for _, found in sides)
+    shared = {key for key in ours.keys() & theirs.keys() if ours[key] == theirs[key]}
+    named = [set(cell.factors if cell.differs_in is None else cell.differs_in) for cell, _ in sides]
+    both = [text for key, text in ours.items() if key in shared and key not in named[0]]
+    other = [(cell, [text for key, text in found.items() if key not in shared and key not in names])
+             for (cell, found), names in zip(sides, named, strict=True)]
+    return ", ".join(both), "; ".join(f"{cell.label}: {', '.join(texts)}" for cell, texts in other if texts)
+
+
+def _settings(cell: Cell) -> dict[str, str]:
+    """Return setting -> its text in a label, of those that are stated and are not left out."""
+    data = cell.choices.stated()
+    texts = shown_factors(cell.choices, [key for key in STATED if pattern.get(data, key) is not None])
+    return {key: cell.choices.phrase(key, text) for key, text in texts.items() if text != STATED[key]}
 
 
 def _reached(record: Record, cell_id: str) -> str:
@@ -327,8 +343,14 @@ def sentence(row: Ratio) -> str:
             f"{row.item.verdict}{f' within {row.margin}' if row.item.verdict == 'same' else ''}{row.item.qualifier}.")
 
 
-def quotation(row: Ratio, machine: str) -> str:
-    """Return the sentence with what it must not be quoted without: what both cells have, the machine, cautions."""
-    both = f" Both: {visible(without_paths(row.in_both))}; {machine}." if row.in_both else f" Both: {machine}."
-    cautions = "".join(f" Caution: {text}." for text in dict.fromkeys(row.item.cautions))
-    return f"{sentence(row)}{both}{cautions}"
+def quotation(row: Ratio, machine: str, cautions: Sequence[str]) -> str:
+    """Return the sentence with the settings of both cells, the machine and all cautions.
+
+    Args:
+        cautions: of the run, besides those of the comparison.
+    """
+    both = ", ".join(filter(None, (row.in_both, *([machine] if row.candidate.origin != "simulated" else []))))
+    facts = [f"Both: {both}"] if both else []
+    facts += [row.apart] if row.apart else []
+    facts += [f"Caution: {text}" for text in dict.fromkeys((*cautions, *row.item.cautions))]
+    return limited(visible(without_paths(" ".join([sentence(row), *(f"{text}." for text in facts)]))))

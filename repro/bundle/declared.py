@@ -10,12 +10,14 @@ from repro.bundle.claim import Claimed, Found, measured
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
 from repro.stats.replication import (
+    ALPHA,
     LEAST_PAIRS,
     POWER,
     MeanLog,
     pairs_for_margin,
     replication_power,
     supported_margin,
+    two_sided,
 )
 from repro.suite.planning.terms import Terms
 
@@ -158,10 +160,15 @@ def _with_wider(found: Mapping[Claimed, Found], pairs: int, asked: Asked, trials
         return ""
     support = (f"; {next(iter(found)).counted(pairs)} support a margin of {100 * wider:.0f} %: --margin {wider:g}"
                f"{trials}")
-    effects = [abs(item.mean.value) for claim, item in found.items() if claim.baseline and item.mean is not None]
-    if min(effects, default=math.inf) > math.log1p(wider):
-        return support
-    return f"{support}; that counts no difference at all as the same, too: run a longer record first (`run --seeds`)"
+    return support + wider_than_effect(found, wider)
+
+
+def wider_than_effect(found: Mapping[Claimed, Found], margin: float) -> str:
+    """Return that a margin exceeds a difference that the record shows; "" if it does not."""
+    hidden = [claim for claim, item in found.items() if claim.baseline and item.mean is not None
+              and two_sided(item.mean) <= ALPHA and abs(item.mean.value) <= math.log1p(margin)]
+    return f"; this margin is wider than the whole effect of {hidden[0].label}, so a ratio of 1 would be reproduced, " \
+           "too" if hidden else ""
 
 
 def chance_words(power: float) -> str:

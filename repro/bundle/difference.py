@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -32,10 +32,10 @@ AREA_OF: dict[DifferenceKind, Area] = {"code": "code", "libraries": "libraries",
 """The area of a difference with which a run was resumed by `--force`."""
 PLACE = re.compile(r"_CACHE_DIR\b")
 """Settings that only name a folder; a bundle does not hold such paths."""
-TRAINS = re.compile(rf"^({'|'.join(NAMED)}|python|accelerate|lightning|transformers|triton|nvidia-.*)$|\(in the ranks")
-"""Libraries that may change a figure, and builds that the ranks recorded."""
+FIRST = ("python", *NAMED, "accelerate", "lightning", "pytorch-optimizer", "schedulefree", "transformers", "triton")
+"""Packages whose versions are always shown."""
 SHOWN = 4
-"""Packages that a line names."""
+"""Most further packages that have a line each."""
 NEAREST = 8
 """Number of cells of each run that are searched for the nearest one."""
 
@@ -48,11 +48,11 @@ class ExecutionDifference:
     name: str
     first: str
     second: str
+    is_package: bool = False
+    """The name is that of an installed package."""
 
-    @property
-    def is_minor(self) -> bool:
-        """Whether it is a package that no figure is known to depend on."""
-        return self.area == "libraries" and not TRAINS.search(self.name)
+    def text(self) -> str:
+        return visible(f"{self.area}: {self.change}")
 
     @property
     def change(self) -> str:
@@ -60,16 +60,17 @@ class ExecutionDifference:
 
 
 def difference_lines(found: Sequence[ExecutionDifference], *, areas: bool) -> list[str]:
-    """Return a line for each difference, and one for all packages that no figure is known to depend on.
+    """Return a line for each difference; packages beyond `FIRST`, if there are more than `SHOWN`, have one together.
 
     Args:
         areas: begin each line with its area.
     """
-    lines = [(item.area, item.change) for item in found if not item.is_minor]
-    minor = [item.name for item in found if item.is_minor]
-    if minor:
-        names = ", ".join(minor[:SHOWN]) + (f" and {len(minor) - SHOWN} more" if len(minor) > SHOWN else "")
-        lines.append(("libraries", f"{len(minor)} other packages: {visible(names)} (--json lists all)"))
+    others = [item for item in found if item.is_package and item.name not in FIRST]
+    others = others if len(others) > SHOWN else []
+    lines = [(item.area, item.change) for item in found if item not in others]
+    if others:
+        names = visible(", ".join(item.name for item in others))
+        lines.append(("libraries", f"{len(others)} other packages, whose versions --json has: {names}"))
     return [f"  {area}: {text}" if areas else f"  {text}" for area, text in lines]
 
 
@@ -107,7 +108,8 @@ def environment_differences(first: Environment, second: Environment) -> list[Exe
              for name in ("name", "version", "sha256", "train_samples", "eval_samples")} for side in (first, second)]
     return [
         *_fields("code", first, second, code), *_maps("code", _plugins(first), _plugins(second)),
-        *_fields("libraries", first, second, ("python",)), *_maps("libraries", one, other),
+        *_fields("libraries", first, second, ("python",)),
+        *(replace(item, is_package=True) for item in _maps("libraries", one, other)),
         *_fields("hardware", first, second, hardware),
         *([] if same_memory(first.memory_bytes, second.memory_bytes)
           else _fields("hardware", first, second, ("memory_bytes",))),

@@ -37,7 +37,7 @@ from repro.suite.model import Metric
 from repro.suite.planning.terms import Terms
 
 Answer = Literal["reproduced", "not reproduced", "inconclusive"]
-FILE = "reproduction.json"
+ANSWER_FILE = "reproduction.json"
 """Name of the answer in the folder of a second execution."""
 LEAST_EXACT = 6
 """Fewest equal changes that show one without a test of their spread: 2 / 2^6 is below 5 %."""
@@ -178,8 +178,7 @@ class Reproduction:
     def as_json(self) -> dict[str, Any]:
         return {
             "schema": 2, "answer": self.answer, "terms": "ACM Artifact Review and Badging v1.1: results reproduced",
-            "criterion": self.criterion, "declared": self.terms.model_dump(),
-            "look": None if self.look is None else asdict(self.look),
+            "declared": self.terms.model_dump(), "look": None if self.look is None else asdict(self.look),
             "claims": [item.as_json() for item in self.claims],
             "cells": [asdict(item) for item in self.cells], "levels": [asdict(item) for item in self.levels],
             "differences": [asdict(item) for item in self.differences], "warnings": list(self.warnings),
@@ -206,11 +205,10 @@ class Reproduction:
         ratios = any(item.claim.baseline and METRICS[item.claim.metric].clocked and item.answer != "reproduced"
                      for item in self.claims)
         why = " on a busy machine, which alone can change a ratio of times" if self.busy and ratios else ""
-        return "\n".join([*lines, "", f"results {self.answer}{why} ({self.criterion})"])
+        return "\n".join([*lines, "", f"results {self.answer}{why} ({self._criterion()})"])
 
-    @property
-    def criterion(self) -> str:
-        """The criterion that the second execution had to meet."""
+    def _criterion(self) -> str:
+        """Return the criterion that the second execution had to meet."""
         parts = ["weights and evaluations bit for bit"] if self.cells else []
         if self.claims:
             what = "the ratio" if self.claims[0].claim.baseline else METRICS[self.claims[0].claim.metric].noun
@@ -220,26 +218,48 @@ class Reproduction:
         return "; ".join([*parts, *dict.fromkeys(text for item in self.claims for text in item.limits)])
 
 
-class StatedAnswer(Frozen):
-    """The answer that the folder of a second execution states; no index covers it."""
+class StatedClaim(Frozen):
+    """The cautions of a claim, of a stated answer."""
 
     model_config = ConfigDict(extra="ignore")
 
+    cautions: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+
+
+class StatedAnswer(Frozen):
+    """The answer that the folder of a second execution states in a file that `verify` does not cover."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    of: str
+    """Hash of the figures of the record, as in the terms."""
     source: str
     """Name of the record's file or folder."""
-    identity: str | None = None
-    """Identity of the record's bundle."""
     answer: Answer | None
     """None: the second execution did not end."""
-    criterion: str = ""
+    claims: tuple[StatedClaim, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Statements that stand beside the answer."""
+        found = (text for claim in self.claims for text in (*claim.limits, *claim.cautions))
+        return tuple(dict.fromkeys((*self.warnings, *found)))
 
 
-def stated_answer(second: Record) -> StatedAnswer | None:
-    """Return the answer that a second execution was given; None if it has none that can be read."""
+def stated_answer(second: Record) -> StatedAnswer | str:
+    """Return the answer that the folder of a second execution states, or why there is none."""
+    path, terms = second.folder.root / ANSWER_FILE, second.plan.terms
+    if not path.exists():
+        return f"{ANSWER_FILE} is not in its folder"
     try:
-        return read_model(second.folder.root / FILE, StatedAnswer)
-    except OutputError:
-        return None
+        found = read_model(path, StatedAnswer)
+    except OutputError as error:
+        return f"{ANSWER_FILE} cannot be read: {error}"
+    if terms is None or found.of != terms.record:
+        return f"{ANSWER_FILE} is about another record"
+    return found if found.answer else "it did not end"
 
 
 def _interaction(terms: Terms) -> str:

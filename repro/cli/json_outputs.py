@@ -209,7 +209,6 @@ class ReproduceOutput(Output):
     schema: Literal[2]
     answer: Answer
     terms: str
-    criterion: str
     declared: Terms
     look: LookLevel | None
     claims: list[ClaimOutput]

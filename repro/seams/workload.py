@@ -257,9 +257,8 @@ class Workload(Plugin):
     eval_batch_size: ClassVar[int] = 512
     """Samples of one rank per forward pass of an evaluation, unless a trial chooses (`eval_batch`). The metric does not
     depend on it beyond rounding."""
-    reference_samples_per_second: ClassVar[float | None] = None
-    """Rough training rate of one CPU core, for the cost estimate of `repro plan` (modelled, never a result). None: not
-    stated; the estimate assumes 1,000 and says so."""
+    reference_samples_per_second: ClassVar[float] = 1000.0
+    """Rough training rate of one CPU core, for the cost estimate of `repro plan` (modelled, never a result)."""
 
     @property
     @abstractmethod

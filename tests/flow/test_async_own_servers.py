@@ -113,13 +113,14 @@ def test_a_tracking_server_has_the_lags_over_the_steps(record: Record, tmp_path:
         registry.load("reporter", "mlflow")(tracking_uri=site.uri, ended=True).write(record, tmp_path)
         client = mlflow.MlflowClient(site.uri)
         experiments = [item.experiment_id for item in client.search_experiments()]
-        runs = [run for run in client.search_runs(experiments) if "version_lag" in run.data.metrics]
+        runs = [run for run in client.search_runs(experiments) if "staleness/version_lag" in run.data.metrics]
         found = by_mode(record)
-        assert sorted(run.data.metrics["version_lag"] for run in runs) == pytest.approx(
+        assert sorted(run.data.metrics["staleness/version_lag"] for run in runs) == pytest.approx(
             sorted(item.version_lag for item, _ in found.values()))
         series = [client.get_metric_history(run.info.run_id, "curve/version_lag") for run in runs]
         assert sorted(len(points) for points in series) == [0, 2], "one point a block; in lock step every lag is 0"
-        assert all({"controller_bytes", "busiest_bytes", "clock_lag"} <= run.data.metrics.keys() for run in runs)
+        assert all({"traffic/controller_bytes", "traffic/busiest_bytes", "staleness/clock_lag"} <=
+                   run.data.metrics.keys() for run in runs)
 
 
 @pytest.mark.parametrize("engine", [SYNC, ASYNC], ids=["sync", "async"])

@@ -66,8 +66,8 @@ class Cluster:
 
     def _node(self, number: int) -> int:
         ahead = str(number * 3 * DAY)
-        # The folder of the run is below /tmp; only node 0 sees it.
-        own = "" if number == 0 else "mount -t tmpfs none /tmp; "
+        # The folder of the run is below one of these; only node 0 sees it.
+        own = "" if number == 0 else "mount -t tmpfs none /tmp; mount -t tmpfs none /dev/shm; "
         pid = self._hold("-n", "-m", "-p", "-u", "-i", "-T", "--mount-proc", "--monotonic", ahead, "--boottime", ahead,
                          name=f"node{number}", script=f"hostname node{number}; {own}exec sleep infinity")
         until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")

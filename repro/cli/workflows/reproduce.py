@@ -11,8 +11,8 @@ from shlex import quote
 from typing import Any
 
 from repro.bundle.claim import claims_of, is_bitwise, measured
-from repro.bundle.declared import MOST, chance_words, settled_terms
-from repro.bundle.judge import FILE, Reproduction, judge
+from repro.bundle.declared import MOST, chance_words, settled_terms, wider_than_effect
+from repro.bundle.judge import ANSWER_FILE, Reproduction, judge
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.cli.terminal import command, say
@@ -127,7 +127,7 @@ def reproduce(
                 err=True)
         origin = {"source": source.name, "identity": checked.identity, "of": terms.record}
         if resume is None:  # one that is resumed keeps its answer until there is another
-            write_json(folder.root / FILE, {**origin, "answer": None})
+            write_json(folder.root / ANSWER_FILE, {**origin, "answer": None})
             asked.keep("not finished", folder)
         on = command(f"reproduce {quote(str(source))} --resume {quote(str(folder.root))}"
                      f"{permissions(first.plan.cells)}")
@@ -137,7 +137,7 @@ def reproduce(
         said = [text for text in (picked(first, second.plan), asked.before) if text]
         found = replace(found, warnings=(*found.warnings, *said))
     asked.keep(found.answer, folder)
-    write_json(folder.root / FILE, {**origin, **found.as_json()})
+    write_json(folder.root / ANSWER_FILE, {**origin, **found.as_json()})
     return Reproduced(found, str(source), checked.identity, folder.root)
 
 
@@ -305,8 +305,8 @@ def announced(record: Record, plan: Plan, terms: Terms, before: str = "") -> str
     if not claims:
         return hashes
     lines, coarse = [f"{hashes} of {bits} cell{'s' if bits > 1 else ''}"] if bits else [], ""
-    for claim in claims:
-        found = measured(record, claim)
+    sides = {claim: measured(record, claim) for claim in claims}
+    for claim, found in sides.items():
         was = f", {from_log(found.mean.value):.4g} in the record ({claim.counted(found.n)})" if found.mean else ""
         lines.append(f"judged: {METRICS[claim.metric].noun} of {claim.label}{was}")
         coarse = coarse or found.too_coarse(terms.margin)
@@ -318,7 +318,7 @@ def announced(record: Record, plan: Plan, terms: Terms, before: str = "") -> str
     looks = f", judged at {terms.look_words} until there is an answer" if terms.looks else ""
     lines.append(f"{claims[0].counted(terms.pairs, 'new')}{looks}, margin {100 * terms.margin:g} %: "
                  f"{'an unchanged claim is' if len(claims) == 1 else f'all {len(claims)} claims, if unchanged, are'} "
-                 f"found to be reproduced {reached}")
+                 f"found to be reproduced {reached}{wider_than_effect(sides, terms.margin)}")
     choice = picked(record, plan)
     if not choice:
         lines.append("over all records, \"reproduced\" at a change of the margin and \"not reproduced\" without a "

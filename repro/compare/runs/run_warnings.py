@@ -26,11 +26,12 @@ TITLES = {
     "asked": "Asked before", "altered": "Modified record", "lane": "Lanes", "wash_out": "Wash-out failed",
 }
 """Kind of an incident -> its title."""
+UNAFFECTED = "no figure is affected"
 CONSEQUENCES = {
     "resumed": "a pair with the pause between its trials counts for no metric with a clock",
     "difference": "trials before and after it are compared as if it had no effect",
     "moved": "a pair with the move between its trials counts for no metric with a clock",
-    "lock": "no figure is affected", "waited": "no figure is affected",
+    "lock": UNAFFECTED, "waited": UNAFFECTED,
     "clock": "durations come from the monotonic clock and are correct; dates may be wrong",
     "throttled": "the ratios of these seeds may be wrong", "rerun": "the first attempt that ended counts",
     "wash_out": "the ratio of this seed may hold what ran before its block",
@@ -108,7 +109,8 @@ def _incidents(record: Record) -> Iterator[RunWarning]:
     for item in record.incidents:
         by_kind.setdefault(item.kind, []).append(f"{item.trial_id}: {item.text}" if item.trial_id else item.text)
     for kind, texts in by_kind.items():
-        yield RunWarning(TITLES.get(kind, kind), _listed(texts), "attempts", CONSEQUENCES.get(kind, ""))
+        consequence = CONSEQUENCES.get(kind, "")
+        yield RunWarning(TITLES.get(kind, kind), _listed(texts), "attempts", consequence, consequence == UNAFFECTED)
 
 
 def _repeated(record: Record) -> Iterator[RunWarning]:

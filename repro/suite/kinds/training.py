@@ -24,8 +24,6 @@ LAUNCH_SECONDS = 0.7
 """Starting and ending the processes of one trial, roughly."""
 INVENTED_SECONDS = 0.05
 """A trial whose engine invents its figures, roughly."""
-ASSUMED_RATE = 1000.0
-"""Samples a second of one CPU core for a workload that states no rate."""
 GRAPHS = ("reduce-overhead", "max-autotune")
 """Modes of torch.compile that record CUDA graphs."""
 BITWISE = ("determinism bitwise costs time, which is part of every figure of its cells: deterministic kernels, and "
@@ -364,8 +362,7 @@ class TrainingConfig(TrialConfig):
         if not self.needs_parts:
             return INVENTED_SECONDS
         workload, busy = self.workload.get(Workload), min(self.processes, cores)
-        rate = workload.reference_samples_per_second or ASSUMED_RATE
-        training = self.budget_epochs * workload.train_samples / (rate * busy)
+        training = self.budget_epochs * workload.train_samples / (workload.reference_samples_per_second * busy)
         return LAUNCH_SECONDS + training + self.budget_steps * (self.preconditioner_work or Work()).seconds(busy)
 
     @property

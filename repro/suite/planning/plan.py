@@ -22,11 +22,10 @@ from repro.core.machine import Machine
 from repro.core.numbers import plain_sum
 from repro.core.random_streams import SEEDS_BELOW, Streams
 from repro.core.yaml_file import FieldPath
-from repro.seams.training import Workload
 from repro.suite.design import LEAST_REPEATS, Design, PlanKind
 from repro.suite.field_problem import Problem, unlocated
 from repro.suite.kinds.program_files import ProgramFiles
-from repro.suite.kinds.training import ASSUMED_RATE, TrainingConfig
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import METHOD, Suite, Trial
 from repro.suite.planning.cell import Cell, Skipped
 from repro.suite.planning.designs import check_designs, lost_design, planned_design, without_primary
@@ -446,7 +445,6 @@ def keep_factors(suite: Suite, problem: Problem, overridden: bool) -> tuple[Suit
     return (suite.model_copy(update={"contrasts": tuple(kept)}) if notes else suite), notes
 
 
-ROUGH = "modelled from rough rates of one CPU core; a busy machine or a slow engine takes longer"
 SETUP_SECONDS = 15.0
 """Fork server, parity gate, report, once a run, roughly."""
 
@@ -457,7 +455,7 @@ class Cost(Frozen):
     trials: int
     full_budget_seconds: float | None
     """None: how long a trial takes is unknown, as of a program without a pilot."""
-    label: str
+    label: str = "modelled from rough rates of one CPU core; a busy machine or a slow engine takes longer"
 
 
 def over_time_limits(plan: Plan) -> list[str]:
@@ -491,9 +489,5 @@ def estimate(plan: Plan, pilot: Mapping[str, float] | None = None) -> Cost:
     if any(seconds is None for seconds in each):
         return Cost(trials=len(plan.order), full_budget_seconds=None, label="unknown")
     total = plain_sum(seconds or 0.0 for seconds in each)
-    label = "as long as the trials of the pilot" if known else ROUGH
-    silent = dict.fromkeys(choices.workload.label for choices in plan.trainings()
-                           if choices.workload.get(Workload).reference_samples_per_second is None)
-    if silent and not known:
-        label += f"; {ASSUMED_RATE:,.0f} samples a second assumed for {', '.join(silent)}, which states no rate"
-    return Cost(trials=len(plan.order), full_budget_seconds=round(total + SETUP_SECONDS, 1), label=label)
+    label = {"label": "as long as the trials of the pilot"} if known else {}
+    return Cost(trials=len(plan.order), full_budget_seconds=round(total + SETUP_SECONDS, 1), **label)

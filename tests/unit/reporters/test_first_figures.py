@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import json
+import re
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from repro.compare.findings import findings
+from repro.record.folder.ledger import Incident
 from repro.record.folder.store import Record, read_record
 from repro.suite.model import Trial
 from repro.suite.planning.terms import Terms
@@ -24,6 +27,8 @@ scaling = importlib.import_module("repro.reporters.page.charts.scaling")
 speedup = importlib.import_module("repro.reporters.page.speedup")
 first = importlib.import_module("repro.reporters.page.first_screen")
 axis = importlib.import_module("repro.reporters.page.axis")
+html_page = importlib.import_module("repro.reporters.html_page")
+latex_text = importlib.import_module("repro.reporters.paper.latex_text")
 GALLERY = Path(__file__).parents[3] / "docs/gallery/records"
 
 
@@ -186,32 +191,67 @@ def test_the_copied_sentence_says_what_the_page_says(name: str, text: str, tmp_p
     assert speedup.sentence(primary).replace("\N{NO-BREAK SPACE}", " ") == text
 
 
-def test_a_quotation_has_the_settings_of_both_cells_the_machine_and_every_caution(tmp_path: Path) -> None:
-    record = gallery("inconclusive", tmp_path)
-    primary = speedup.forest(findings(record)).primary
-    item = primary.item.model_copy(update={"cautions": ("one pair is odd", "two sockets")})
-    text = speedup.quotation(replace(primary, item=item), "2 cores of a CPU, torch 2.13.0")
-    assert text.startswith(speedup.sentence(primary))
-    both = text.partition(" Both: ")[2]
-    assert both.startswith("digits, ddp, 1 process, batch 64, fp32") and "nesterov" not in both
-    assert both.endswith("; 2 cores of a CPU, torch 2.13.0. Caution: one pair is odd. Caution: two sockets.")
+def quoted(record: Record) -> str:
+    view = html_page.first_view(findings(record))
+    return html.unescape(view["copies"][view["forest"].primary.index][0]).replace("\N{NO-BREAK SPACE}", " ")
+
+
+@pytest.mark.parametrize(("name", "parts"), [
+    ("inconclusive", ("Both: digits, ddp, 1 process, batch 64, fp32, 2 cores of ", ", torch 2.13",
+                      ". nesterov True: sgd (lr=0.05, nesterov=True); nesterov False: sgd (lr=0.05).",
+                      "Caution: Busy machine: the load was 1.18 on 2 cores")),
+    ("scaling", ("fabric (rate=100mbit)",)), ("settled", ("Caution: settled at its first look",)),
+])
+def test_a_quotation_has_the_settings_the_machine_and_every_caution(
+    name: str, parts: tuple[str, ...], tmp_path: Path
+) -> None:
+    record = gallery(name, tmp_path)
+    text, first = quoted(record), speedup.sentence(speedup.forest(findings(record)).primary)
+    assert text.startswith(first.replace("\N{NO-BREAK SPACE}", " "))
+    assert all(part in text for part in parts), text
+    assert "no figure is affected" not in text
+
+
+def test_a_quotation_names_what_a_label_of_one_factor_leaves_out(tmp_path: Path) -> None:
+    text = SUITE[:SUITE.index("baseline:")].replace("suite:", "combine: one_at_a_time\nsuite:", 1)
+    rows = speedup.forest(findings(make_record(tmp_path, text + "baseline: {engine: ddp, processes: 1}\n"))).rows
+    texts = [speedup.quotation(row, "a machine", ()) for row in rows]
+    assert any("Both: digits, ddp, batch 64, fp32, sgd (lr=0.1), a machine." in item for item in texts)
+    assert any(". reference: 1 process." in item for item in texts), texts
+
+
+def test_a_quotation_for_latex_is_cleaned_before_it_is_escaped(tmp_path: Path) -> None:
+    record = gallery("settled", tmp_path)
+    odd = Incident(kind="throttled", at_ms=0, text=f"see /home/alice/a_secret/notes.txt {'x_y ' * 900}")
+    page = Page(render(replace(record, incidents=(*record.incidents, odd)), tmp_path))
+    plain, tex = [attrs["data-copy"] or "" for _, attrs in page.elements if "data-copy" in attrs][:2]
+    assert "alice" not in plain + tex and "notes.txt" in plain
+    assert re.search(r" \.\.\. \([\d,]+ more characters\)$", plain) and len(tex) > len(plain) > 2000
+    assert tex == latex_text.breakable_text(plain)
 
 
 @pytest.mark.parametrize(("stated", "words"), [
-    ({"source": "one.zip", "answer": "not reproduced", "criterion": "the ratio within a margin of 5 %"},
-     "This run repeats the record one.zip: results not reproduced (the ratio within a margin of 5 %)."),
-    ({"source": "one.zip", "answer": None}, "its answer is not in reproduction.json"),
-    ({"answer": "<b>reproduced</b>"}, "its answer is not in reproduction.json"),
+    ({"answer": "not reproduced", "claims": [{"cautions": ["the record: its p is 0.04"]}], "warnings": ["second one"]},
+     ("This run repeats the trials of the record <i>one</i>.zip;ls: results not reproduced, margin 5 %. The answer is",
+      "again. What follows are the figures of this run alone.", "Second one.", "The record: its p is 0.04.")),
+    ({"answer": "reproduced"}, ("zip;ls: results reproduced. The answer is",)),
+    ({"answer": None}, ("has no answer here: it did not end.",)),
+    ({"answer": "perhaps"}, ("has no answer here: reproduction.json cannot be read: ",)),
+    ({"answer": "reproduced", "of": "1" * 64}, ("has no answer here: reproduction.json is about another record.",)),
+    (None, ("has no answer here: reproduction.json is not in its folder.",)),
 ])
 def test_the_page_of_a_reproduction_begins_with_its_answer(
-    stated: dict[str, object], words: str, tmp_path: Path
+    stated: dict[str, object] | None, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     record = gallery("same", tmp_path)
-    (tmp_path / "reproduction.json").write_text(json.dumps(stated))
+    if stated is not None:
+        written = {"source": "<i>one</i>.zip;ls", "of": "0" * 64} | stated
+        (tmp_path / "reproduction.json").write_text(json.dumps(written))
     assert "repeats" not in words_of(record, tmp_path)
-    terms = Terms(pairs=16, margin=0.05)
+    terms = Terms(pairs=16, margin=0.05, record="0" * 64)
     again = replace(record, plan=record.plan.model_copy(update={"kind": "reproduction", "terms": terms}))
-    assert words in words_of(again, tmp_path)
+    text = words_of(again, tmp_path)
+    assert all(part in text for part in words), text[:2000]
 
 
 @pytest.mark.parametrize(("name", "sleeps"), [("scaling", True), ("settled", False)])

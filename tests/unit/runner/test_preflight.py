@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import namedtuple
 from pathlib import Path
 
@@ -123,18 +124,18 @@ def test_checkpoints_take_room(plan: Plan) -> None:
 
 @pytest.mark.slow
 def test_a_real_small_disk_and_a_real_small_shared_memory(tmp_path: Path) -> None:
-    """In a separate mount namespace: a run folder and /dev/shm on file systems of a megabyte."""
-    plan = make_record(tmp_path / "record", only=0).folder.plan
-    (tmp_path / "small").mkdir()
+    """In a separate mount namespace: a run folder, and /dev/shm, on file systems of a megabyte."""
+    plan, small = make_record(tmp_path / "record", only=0).folder.plan, Path(tempfile.mkdtemp())
     code = (
         "from pathlib import Path; from repro.runner import preflight as guards; "
         "from repro.core.machine import Machine; "
         f"from repro.suite.planning.plan import Plan; "
-        f"plan = Plan.model_validate_json(Path({str(plan)!r}).read_bytes()); "
-        f"print('\\n'.join(guards.before(plan, Machine('cpu', 0, 64), Path({str(tmp_path / 'small')!r}), None)))")
-    mounts = f"mount -t tmpfs -o size=1m none {tmp_path / 'small'} && mount -t tmpfs -o size=1m none /dev/shm"
+        f"import sys; plan = Plan.model_validate_json(sys.stdin.read()); "
+        f"print('\\n'.join(guards.before(plan, Machine('cpu', 0, 64), Path({str(small)!r}), None)))")
+    mounts = f"mount -t tmpfs -o size=1m none {small} && mount -t tmpfs -o size=1m none /dev/shm"
     done = subprocess.run(["unshare", "-m", "sh", "-c", f'{mounts} && exec "$0" -c "$1"', sys.executable, code],
-                          capture_output=True, text=True, timeout=60, check=False)
+                          input=plan.read_text(), capture_output=True, text=True, timeout=60, check=False)
+    small.rmdir()
     if done.returncode and not done.stdout and ("unshare" in done.stderr or "mount" in done.stderr):
         pytest.skip(f"no mount namespace can be made here: {done.stderr.strip()[:80]}")
     disk, shared = done.stdout.splitlines()

@@ -18,7 +18,6 @@ from repro.suite.file import read_suite
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Suite
 from repro.suite.planning.plan import FIXED, Drawn, Plan, estimate, execution_order, make_plan, washed_out
-from repro.workloads.digits import Digits
 from tests.plans import planned
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
@@ -183,16 +182,6 @@ def test_unmeasured_trials_are_part_of_the_digest_and_of_the_time(tmp_path: Path
     assert washed.washes_out and not plain.washes_out
     assert washed.digest != plain.digest and washed.order == plain.order
     assert estimate(plain).full_budget_seconds < estimate(washed).full_budget_seconds
-
-
-def test_a_workload_that_states_no_rate_is_named_beside_the_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "assumed" not in estimate(plan(tmp_path)).label
-    monkeypatch.setattr(Digits, "reference_samples_per_second", None)
-    found = estimate(plan(tmp_path))
-    assert found.label.endswith("; 1,000 samples a second assumed for digits, which states no rate")
-    assert found.full_budget_seconds is not None
 
 
 def test_only_a_block_that_begins_after_another_cell_is_washed_out() -> None:
