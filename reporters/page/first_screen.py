@@ -11,7 +11,7 @@ from repro.bundle.judge import StatedAnswer, stated_answer
 from repro.compare import METRICS
 from repro.compare.figures import Claim
 from repro.compare.findings import findings
-from repro.compare.runs.run_warnings import alterations, busy
+from repro.compare.runs.run_warnings import alterations, busy, run_warnings
 from repro.record.folder.ledger import Look
 from repro.record.folder.store import Record
 from repro.suite.kinds.program import ProgramConfig
@@ -80,6 +80,8 @@ class FirstScreen:
     """In what the record is not the one that its run sealed; "" if in nothing."""
     stated: StatedAnswer | None
     """Of a reproduction: the answer that its folder states."""
+    beside: tuple[str, ...]
+    """What stands beside that answer, without the warnings of this run, which the page has anyway."""
     unstated: str
     """Of a reproduction without an answer: why there is none; else ""."""
     cautions: tuple[str, ...]
@@ -105,6 +107,8 @@ def first_screen(
         cost=_cost(record), machine=_machine(record),
         busy="; ".join(item.text for item in busy(record)), modified=alterations(record),
         stated=stated if isinstance(stated, StatedAnswer) else None,
+        beside=tuple(text for text in stated.beside if text not in {item.line for item in run_warnings(record)})
+        if isinstance(stated, StatedAnswer) else (),
         unstated=stated if isinstance(stated, str) else "",
         cautions=tuple(dict.fromkeys(primary.item.cautions)) if primary else (),
         shared={text: _letter(place) for place, text in enumerate(shared)},
