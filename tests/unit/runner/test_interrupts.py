@@ -241,9 +241,9 @@ def test_an_interrupted_reproduction_is_not_judged_and_keeps_completed_trials(
     assert verify(tmp_path / "again").unmodified
     with pytest.raises(UsageError, match="is not a reproduction of this record"):
         reproduce.reproduce(tmp_path / "again", None, None, resume=tmp_path / "run")
-    assert json.loads((tmp_path / "again" / reproduce.FILE).read_text())["answer"] is None
+    assert json.loads((tmp_path / "again" / reproduce.ANSWER_FILE).read_text())["answer"] is None
     found = reproduce.reproduce(tmp_path / "run", None, None, resume=tmp_path / "again")
-    assert found.run == tmp_path / "again" and (tmp_path / "again" / reproduce.FILE).exists()
+    assert found.run == tmp_path / "again" and (tmp_path / "again" / reproduce.ANSWER_FILE).exists()
     assert next(item.status for item in read_record(found.run).attempts if item.attempt == 1) == "ok"
     assert len(read_record(found.run).results) == 4 and verify(tmp_path / "again").unmodified
 
@@ -264,7 +264,7 @@ def test_only_a_reproduction_of_the_same_record_is_resumed(
     assert contents(tmp_path / "again") == before
     make_bundle(tmp_path / "run", tmp_path / "run.zip", "CC0-1.0")
     found = reproduce.reproduce(tmp_path / "run.zip", None, None, resume=tmp_path / "again")
-    assert json.loads((tmp_path / "again" / reproduce.FILE).read_text())["answer"] == found.reproduction.answer
+    assert json.loads((tmp_path / "again" / reproduce.ANSWER_FILE).read_text())["answer"] == found.reproduction.answer
 
 
 def test_a_reproduction_ended_while_it_is_sealed_has_its_index(
