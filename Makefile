@@ -39,7 +39,7 @@ $(VENV)/bin/python:
 
 # Debian's python3-venv brings an old pip; the pinned one is not needed for anything newer than 22.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo "torch, DeepSpeed, MLflow and what they need are installed into $(VENV): some minutes"
+	@echo "torch, DeepSpeed, MLflow and what they need are installed into $(VENV): some minutes, the last of them silent"
 	$(PIP) install --quiet -c constraints.txt setuptools
 	$(PIP) install -c constraints.txt -e .
 	@touch $@

@@ -69,7 +69,8 @@ def first_view(found: Findings) -> dict[str, Any]:
     comparisons, scaled, rules = forest(found), scaling(record), check(record)
     noun = common_noun(cell.choices.quality for cell in plan.cells)
     first = first_screen(record, comparisons, cells, found.claims)
-    doubts = [f"{item.title}: {item.text}" for item in run_warnings(record) if not item.is_note]
+    doubts = [f"{item.title}: {item.text}" for item in run_warnings(record)
+              if not item.is_note and item.about != "trials"]
     quoted = {row.index: quotation(row, first.machine, doubts) for row in comparisons.rows}
     copies = {index: (Markup(escape(text)), Markup(escape(breakable_text(text)))) for index, text in quoted.items()}
     return {

@@ -9,7 +9,10 @@ from typing import Literal
 from repro.compare import DECIDED, Bounds, Comparison, MetricSpec
 from repro.compare.findings import Findings
 from repro.core import pattern
+from repro.core.redact import without_users
 from repro.record.folder.store import Record
+from repro.suite.field_problem import as_text
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.metrics import DEFAULT, METRICS
 from repro.suite.planning.cell import Cell, shown_factors
 from repro.tables.text import Number, limited, number, plural, ratios, visible, without_paths
@@ -293,7 +296,13 @@ def _settings(cell: Cell) -> dict[str, str]:
     """Return setting -> its text in a label, of those that are stated and are not left out."""
     data = cell.choices.stated()
     texts = shown_factors(cell.choices, [key for key in STATED if pattern.get(data, key) is not None])
-    return {key: cell.choices.phrase(key, text) for key, text in texts.items() if text != STATED[key]}
+    found = {key: cell.choices.phrase(key, text) for key, text in texts.items() if text != STATED[key]}
+    if isinstance(cell.choices, TrainingConfig):  # with defaults, which are other ones elsewhere
+        rule = cell.choices.optimizer
+        options = ", ".join(f"{name}={as_text(value)}" for name, value in rule.options.items() if value)
+        found["optimizer"] = without_users(f"{rule.kind} ({options})")
+        found["schedule"] = f"{cell.choices.schedule.kind} learning rate"
+    return found
 
 
 def _reached(record: Record, cell_id: str) -> str:
@@ -318,8 +327,8 @@ def _words(item: Comparison, mark: RatioMark) -> str:
         return f"no {'result' if item.refused else 'ratio'}: {item.because}"
     if mark.interval is None or item.interval is None:
         return f"ratio {mark.ratio}, no interval, {plural(item.n, 'pair')}"
-    level = f"{100 * item.interval.level:.0f}\N{NO-BREAK SPACE}%"
-    return f"ratio {mark.ratio}, {level} interval {mark.interval[0]} to {mark.interval[1]}, {plural(item.n, 'pair')}"
+    low, high = mark.interval
+    return f"ratio {mark.ratio}, {item.coverage} interval {low} to {high}, {plural(item.n, 'pair')}"
 
 
 def sentence(row: Ratio) -> str:
@@ -351,6 +360,6 @@ def quotation(row: Ratio, machine: str, cautions: Sequence[str]) -> str:
     """
     both = ", ".join(filter(None, (row.in_both, *([machine] if row.candidate.origin != "simulated" else []))))
     facts = [f"Both: {both}"] if both else []
-    facts += [row.apart] if row.apart else []
+    facts += [text for text in (row.apart, f"{row.item.also[:1].upper()}{row.item.also[1:]}") if text]
     facts += [f"Caution: {text}" for text in dict.fromkeys((*cautions, *row.item.cautions))]
     return limited(visible(without_paths(" ".join([sentence(row), *(f"{text}." for text in facts)]))))

@@ -73,6 +73,12 @@ class Found:
         return 0 if self.mean is None else self.mean.figures
 
     @property
+    def is_corrected(self) -> bool:
+        """The mean is not that of the pairs: it is corrected for the looks at which a run could stop."""
+        return self.mean is not None and bool(self.logs) and not math.isclose(
+            self.mean.value, math.fsum(self.logs.values()) / len(self.logs), abs_tol=1e-9)
+
+    @property
     def has_weights(self) -> bool:
         """Every trial ended with a hash of its weights, which those of another execution can equal."""
         return all("final_weights" in item.hashes for side in self.sides for item in side.results.values())

@@ -7,6 +7,8 @@ is *repeatability*; with other artifacts it would be *replicability*, which runn
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -218,11 +220,22 @@ class Reproduction:
         return "; ".join([*parts, *dict.fromkeys(text for item in self.claims for text in item.limits)])
 
 
+def figures_sha256(record: Record) -> str:
+    """Return a hash over the times and figures of the trials, which identifies an execution as a run or a bundle."""
+    starts = [[item.trial_id, item.attempt, item.started_ms] for item in record.attempts]
+    figures = [[item.trial_id, item.attempt, item.status, item.run_seconds,
+                [[at.samples, at.wall_seconds, at.value] for at in item.curve]] for item in record.results]
+    return hashlib.sha256(json.dumps([starts, figures]).encode()).hexdigest()
+
+
 class StatedClaim(Frozen):
-    """The cautions of a claim, of a stated answer."""
+    """The answer for one claim, of a stated answer."""
 
     model_config = ConfigDict(extra="ignore")
 
+    label: str
+    answer: Answer
+    because: str
     cautions: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
 
@@ -234,6 +247,8 @@ class StatedAnswer(Frozen):
 
     of: str
     """Hash of the figures of the record, as in the terms."""
+    again: str = ""
+    """Hash of the figures of the second execution."""
     source: str
     """Name of the record's file or folder."""
     answer: Answer | None
@@ -259,7 +274,9 @@ def stated_answer(second: Record) -> StatedAnswer | str:
         return f"{ANSWER_FILE} cannot be read: {error}"
     if terms is None or found.of != terms.record:
         return f"{ANSWER_FILE} is about another record"
-    return found if found.answer else "it did not end"
+    if found.answer is None:
+        return "it did not end"
+    return found if found.again == figures_sha256(second) else f"{ANSWER_FILE} is about another execution"
 
 
 def _interaction(terms: Terms) -> str:

@@ -25,7 +25,7 @@ from repro.bundle.verify_files import (
 )
 from repro.bundle.verify_lanes import check_lanes, strange_solo
 from repro.bundle.verify_ledger import check_ledger, check_looks, unfinished, unknown_nodes, unlisted_logs
-from repro.bundle.verify_plan import check_machine, check_plan, check_title, made_by
+from repro.bundle.verify_plan import check_machine, check_plan, check_suite_file, made_by
 from repro.bundle.verify_trials import check_gated, check_pairing, verified_result
 from repro.bundle.verify_tuning import check_choice, has_tuning, wrong_bars
 from repro.core import door
@@ -152,7 +152,7 @@ def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
     code = made_by(environment)
     check_plan(plan, code, found)
     check_code(folder, plan, environment, found)
-    check_title(plan, folder.suite, found)
+    check_suite_file(plan, folder.suite, found)
     if environment is not None:
         check_machine(plan, environment, found)
     if lists_trials(plan):  # check_plan has reported it otherwise; which trials are planned is unknown

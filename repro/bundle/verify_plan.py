@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import repro
 from repro.bundle.verify_files import UNFIT, Problem, Verification
@@ -11,6 +13,7 @@ from repro.core.errors import OutputError, SuiteError
 from repro.core.files import read_bounded
 from repro.core.machine import Machine
 from repro.core.redact import without_users
+from repro.core.source_code import is_file_kind
 from repro.core.yaml_file import MAX_BYTES, YamlFile
 from repro.record.environment.environment import Environment, commit
 from repro.record.folder.store import lists_trials
@@ -18,6 +21,8 @@ from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan, expand_again, planned_order, suite_digest, wrong_order
 
 SHOWN_CELLS = 8
+OTHER_FIELDS = ("suite", "title", "description", "tune")
+"""Fields of a suite that are compared otherwise, or that the plan of its phase does not have."""
 
 
 def made_by(environment: Environment | None) -> str:
@@ -204,12 +209,12 @@ def check_machine(plan: Plan, environment: Environment, found: Verification) -> 
         found.add("plan.json", f"device_count is {plan.device_count}, device cpu has none", "plan")
 
 
-def check_title(plan: Plan, written: Path, found: Verification) -> None:
-    """Compare name, title and description with those of the suite as written, which no override changes."""
+def check_suite_file(plan: Plan, written: Path, found: Verification) -> None:
+    """Compare the suite as written with the plan; only what no override changes, its name and words, is a problem."""
     if plan.kind != "suite":
         return
     if not written.exists():
-        found.notes.append(f"{written.name} is missing: name, title and description of the suite were not compared")
+        found.notes.append(f"{written.name} is missing: the plan was not compared with the suite as written")
         return
     try:
         data = YamlFile(written.name, read_bounded(written, MAX_BYTES).decode()).data
@@ -220,3 +225,30 @@ def check_title(plan: Plan, written: Path, found: Verification) -> None:
         stated = data.get(name, "") if isinstance(data, dict) else ""
         if without_users(str(stated)) != str(getattr(plan.suite, name)):
             found.add("plan.json", f"suite.{name} is not the one in {written.name}", "plan")
+    if isinstance(data, dict) and (others := _not_as_written(plan, data)):
+        more = f" and {len(others) - SHOWN_CELLS} more" if len(others) > SHOWN_CELLS else ""
+        found.notes.append(f"{written.name} is not what ran, plan.json is: {'; '.join(others[:SHOWN_CELLS])}{more}; "
+                           "options of the command line cause this, and a later edit would")
+
+
+def _not_as_written(plan: Plan, data: Mapping[str, Any]) -> list[str]:
+    """Return `margin: 0.5, ran 0.05` for every field whose value in the suite as written is not the plan's."""
+    ran = dict(_leaves(plan.suite.model_dump(mode="json", by_alias=True)))
+    wanted = dict(_leaves({name: value for name, value in data.items() if name not in OTHER_FIELDS}))
+    return [f"{name}: {value}, ran {ran.get(name)}" for name, value in wanted.items()
+            if without_users(_plain(value)) not in (_plain(ran.get(name)), _plain(ran.get(f"{name}.kind")))]
+
+
+def _leaves(item: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted path, value) of everything in nested mappings that is no mapping."""
+    if isinstance(item, Mapping):
+        for name, value in item.items():
+            yield from _leaves(value, f"{at}.{name}" if at else str(name))
+    else:
+        yield at, item
+
+
+def _plain(value: Any) -> str:
+    """Return a value as text, a class from a file without its folder."""
+    is_file = isinstance(value, str) and is_file_kind(value)
+    return value.rpartition("/")[2] if is_file else json.dumps(value, default=str)

@@ -97,7 +97,7 @@ def cli() -> None:
 
     \b
     Example:
-      repro run quickstart        compare DDP with DeepSpeed on real data, about a minute on two cores
+      repro run quickstart        compare DDP with DeepSpeed on real data, one to three minutes on two cores
       repro ui                    open the same runs in MLflow
     """
     name = click.get_current_context().invoked_subcommand

@@ -84,6 +84,9 @@ def record_start(context: RunContext, findings: Findings, preflight: Preflight) 
         folder.append_incident("lock", f"the lock of {findings.stale_lock}, which no longer runs, was replaced")
     if not folder.environment.is_file():
         write_model(folder.environment, preflight.environment)
+        if load := preflight.environment.high_load:
+            context.watcher.stage(f"warning: the load is {load:g} on {preflight.environment.cores} cores; other work "
+                                  "slows trials down, some more than others")
         if asked := asked_before(context.plan):
             context.warn("asked", asked)
     for item in (*findings.differences, *preflight.differences):

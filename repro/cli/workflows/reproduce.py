@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 from repro.bundle.claim import claims_of, is_bitwise, measured
 from repro.bundle.declared import MOST, chance_words, settled_terms, wider_than_effect
-from repro.bundle.judge import ANSWER_FILE, Reproduction, judge
+from repro.bundle.judge import ANSWER_FILE, Reproduction, figures_sha256, judge
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.cli.terminal import command, say
@@ -137,7 +136,7 @@ def reproduce(
         said = [text for text in (picked(first, second.plan), asked.before) if text]
         found = replace(found, warnings=(*found.warnings, *said))
     asked.keep(found.answer, folder)
-    write_json(folder.root / ANSWER_FILE, {**origin, **found.as_json()})
+    write_json(folder.root / ANSWER_FILE, {**origin, "again": figures_sha256(second), **found.as_json()})
     return Reproduced(found, str(source), checked.identity, folder.root)
 
 
@@ -182,14 +181,6 @@ class _Looks:
         return True
 
 
-def figures_sha256(record: Record) -> str:
-    """Return a hash over the times and figures of the trials, which identifies an execution as a run or a bundle."""
-    starts = [[item.trial_id, item.attempt, item.started_ms] for item in record.attempts]
-    figures = [[item.trial_id, item.attempt, item.status, item.run_seconds,
-                [[at.samples, at.wall_seconds, at.value] for at in item.curve]] for item in record.results]
-    return hashlib.sha256(json.dumps([starts, figures]).encode()).hexdigest()
-
-
 def reopen_reproduction(root: Path, first: Record) -> tuple[RunFolder, Plan, Terms]:
     """Open an interrupted reproduction of the record `first`, with the terms that it began with.
 
@@ -226,7 +217,7 @@ def choose_trials(record: Record, trials: str | None, wanted: Wanted = Wanted()
         raise UsageError("the record holds no result to reproduce")
     if not (wanted.margin is None or 0 < wanted.margin <= 1) or not 0 <= wanted.interaction <= 1:
         raise UsageError("--margin must be above 0 and at most 1, --interaction from 0 to 1")  # nan is neither
-    ids = _by_id(have, trials) if trials is not None and not trials.strip().isdecimal() else None
+    ids = _by_id(have, trials) if trials is not None and not trials.strip().lstrip("-").isdecimal() else None
     kept = [cell.cell_id for cell in record.plan.cells if ids is None or cell.cell_id in {name for name, _ in ids}]
     claims = claims_of(record.plan, kept)
     blocks = None if wanted.blocks is None else _blocks({repeat for _, repeat in have}, wanted.blocks)
@@ -307,7 +298,9 @@ def announced(record: Record, plan: Plan, terms: Terms, before: str = "") -> str
     lines, coarse = [f"{hashes} of {bits} cell{'s' if bits > 1 else ''}"] if bits else [], ""
     sides = {claim: measured(record, claim) for claim in claims}
     for claim, found in sides.items():
-        was = f", {from_log(found.mean.value):.4g} in the record ({claim.counted(found.n)})" if found.mean else ""
+        corrected = ", corrected for its looks" if found.is_corrected else ""
+        was = f", {from_log(found.mean.value):.4g} in the record ({claim.counted(found.n)}{corrected})" \
+            if found.mean else ""
         lines.append(f"judged: {METRICS[claim.metric].noun} of {claim.label}{was}")
         coarse = coarse or found.too_coarse(terms.margin)
     reached = "with a probability that the record does not tell" if terms.power is None else \

@@ -285,6 +285,15 @@ def _keep_contrasts(
             raise problem(f"{json.dumps(item)} {what}", path)
         notes.append(f"the declared {path[0]} is dropped: after the overrides {json.dumps(item)} {what}")
         suite = suite.model_copy(update={"baseline": {}} if path[0] == "baseline" else without_primary(suite))
+    sides = suite.primary and [[cell.label for cell, choices in zip(cells, data, strict=True)
+                                if pattern.matches(choices, item)]
+                               for item in (suite.primary.candidate, suite.primary.baseline)]
+    if sides and sides[0] == sides[1]:
+        what = f"candidate and baseline are one cell, {sides[0][0]}: name two"
+        if not overridden:
+            raise problem(what, ("primary", "candidate"))
+        notes.append(f"the declared primary is dropped: after the overrides {what.partition(':')[0]}")
+        suite = suite.model_copy(update=without_primary(suite))
     return suite, notes
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from repro.bundle.judge import figures_sha256
 from repro.compare.findings import findings
 from repro.record.folder.ledger import Incident
 from repro.record.folder.store import Record, read_record
@@ -197,10 +198,10 @@ def quoted(record: Record) -> str:
 
 
 @pytest.mark.parametrize(("name", "parts"), [
-    ("inconclusive", ("Both: digits, ddp, 1 process, batch 64, fp32, 2 cores of ", ", torch 2.13",
-                      ". nesterov True: sgd (lr=0.05, nesterov=True); nesterov False: sgd (lr=0.05).",
+    ("inconclusive", ("Both: digits, ddp, 1 process, batch 64, fp32, constant learning rate, 2 cores of ", ", torch 2.13",
+                      ". nesterov True: sgd (lr=0.05, momentum=0.9, nesterov=True, decay=all); nesterov False: sgd ",
                       "Caution: Busy machine: the load was 1.18 on 2 cores")),
-    ("scaling", ("fabric (rate=100mbit)",)), ("settled", ("Caution: settled at its first look",)),
+    ("scaling", ("fabric (rate=100mbit)",)), ("settled", ("Caution: settled at its first look", ". Also differs between the two, as read back: overlap off against")),
 ])
 def test_a_quotation_has_the_settings_the_machine_and_every_caution(
     name: str, parts: tuple[str, ...], tmp_path: Path
@@ -216,7 +217,7 @@ def test_a_quotation_names_what_a_label_of_one_factor_leaves_out(tmp_path: Path)
     text = SUITE[:SUITE.index("baseline:")].replace("suite:", "combine: one_at_a_time\nsuite:", 1)
     rows = speedup.forest(findings(make_record(tmp_path, text + "baseline: {engine: ddp, processes: 1}\n"))).rows
     texts = [speedup.quotation(row, "a machine", ()) for row in rows]
-    assert any("Both: digits, ddp, batch 64, fp32, sgd (lr=0.1), a machine." in item for item in texts)
+    assert any("Both: digits, ddp, batch 64, fp32, sgd (lr=0.1, momentum=0.9, decay=all), constant learning rate, a machine." in item for item in texts)
     assert any(". reference: 1 process." in item for item in texts), texts
 
 
@@ -231,10 +232,12 @@ def test_a_quotation_for_latex_is_cleaned_before_it_is_escaped(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("stated", "words"), [
-    ({"answer": "not reproduced", "claims": [{"cautions": ["the record: its p is 0.04"]}], "warnings": ["second one"]},
-     ("This run repeats the trials of the record <i>one</i>.zip;ls: results not reproduced, margin 5 %. The answer is",
-      "again. What follows are the figures of this run alone.", "Second one.", "The record: its p is 0.04.")),
-    ({"answer": "reproduced"}, ("zip;ls: results reproduced. The answer is",)),
+    ({"answer": "not reproduced", "warnings": ["second one"], "claims": [
+        {"label": "a against b", "answer": "not reproduced", "because": "ratio 2", "cautions": ["its p is 0.04"]}]},
+     ("repeats the trials of the record <i>one</i>.zip;ls: results not reproduced, as stated by reproduction.json",
+      "16 pairs, margin 5 %, with which an unchanged claim is reproduced with a probability of 90 %.",
+      "a against b: not reproduced: ratio 2.", "the figures of this run alone.", "Second one.", "Its p is 0.04.")),
+    ({"answer": "reproduced", "again": "2" * 64}, ("no answer here: reproduction.json is about another execution.",)),
     ({"answer": None}, ("has no answer here: it did not end.",)),
     ({"answer": "perhaps"}, ("has no answer here: reproduction.json cannot be read: ",)),
     ({"answer": "reproduced", "of": "1" * 64}, ("has no answer here: reproduction.json is about another record.",)),
@@ -245,10 +248,10 @@ def test_the_page_of_a_reproduction_begins_with_its_answer(
 ) -> None:
     record = gallery("same", tmp_path)
     if stated is not None:
-        written = {"source": "<i>one</i>.zip;ls", "of": "0" * 64} | stated
+        written = {"source": "<i>one</i>.zip;ls", "of": "0" * 64, "again": figures_sha256(record)} | stated
         (tmp_path / "reproduction.json").write_text(json.dumps(written))
     assert "repeats" not in words_of(record, tmp_path)
-    terms = Terms(pairs=16, margin=0.05, record="0" * 64)
+    terms = Terms(pairs=16, margin=0.05, record="0" * 64, power=0.9)
     again = replace(record, plan=record.plan.model_copy(update={"kind": "reproduction", "terms": terms}))
     text = words_of(again, tmp_path)
     assert all(part in text for part in words), text[:2000]
