@@ -541,7 +541,8 @@ def test_chosen_by_number_by_id_and_never_by_result(tmp_path: Path) -> None:
     chosen, terms = choose_trials(record, names, least)
     assert (chosen, terms.pairs) == ([(item.cell_id, 2) for item in pair], 1)
     other = next(item for item in record.results if item.cell_id == pair[1].cell_id and item.repeat == 3)
-    for text, told in (("0", "--trials 0: must be from 1"), ("nonsense", "no trial with a result named"),
+    for text, told in (("0", "--trials 0: must be from 1"), ("-3", "--trials -3: must be from 1"),
+                       ("nonsense", "no trial with a result named"),
                        (",", "names no trial"), ("", "names no trial"), (pair[0].trial_id, "leave no pair of a claim"),
                        (f"{pair[0].trial_id},{other.trial_id}", "leave no seed in both cells")):
         with pytest.raises(UsageError, match=told):

@@ -163,3 +163,13 @@ def test_a_suite_file_that_is_missing_is_said(run: Path) -> None:
     (run / "suite.yaml").unlink()
     index.seal(RunFolder(run))
     assert any("suite.yaml is missing" in note for note in verify(run).notes)
+
+
+def test_a_suite_file_that_is_not_what_ran_is_a_note(tmp_path: Path) -> None:
+    folder = make_record(tmp_path, only=4).folder
+    assert not any("not what ran" in note for note in verify(folder.root).notes)
+    text = folder.suite.read_text().replace("target: 0.9", "target: 0.99").replace("stage: 1", "stage: 3")
+    folder.suite.write_text(f"{text}margin: 0.5\n")
+    (note,) = (note for note in verify(folder.root).notes if "not what ran" in note)
+    assert "trial.stop.target: 0.99, ran 0.9; " in note and "margin: 0.5, ran 0.05; " in note
+    assert "matrix.engine: " in note

@@ -198,10 +198,12 @@ def quoted(record: Record) -> str:
 
 
 @pytest.mark.parametrize(("name", "parts"), [
-    ("inconclusive", ("Both: digits, ddp, 1 process, batch 64, fp32, constant learning rate, 2 cores of ", ", torch 2.13",
-                      ". nesterov True: sgd (lr=0.05, momentum=0.9, nesterov=True, decay=all); nesterov False: sgd ",
-                      "Caution: Busy machine: the load was 1.18 on 2 cores")),
-    ("scaling", ("fabric (rate=100mbit)",)), ("settled", ("Caution: settled at its first look", ". Also differs between the two, as read back: overlap off against")),
+    ("inconclusive", (
+        "Both: digits, ddp, 1 process, batch 64, fp32, constant learning rate, 2 cores of ", ", torch 2.13",
+        ". nesterov True: sgd (lr=0.05, momentum=0.9, nesterov=True, decay=all); nesterov False: sgd ",
+        "Caution: Busy machine: the load was 1.18 on 2 cores")),
+    ("scaling", ("fabric (rate=100mbit)",)),
+    ("settled", ("Caution: settled at its first look", ". Also differs between the two, as read back: overlap off ")),
 ])
 def test_a_quotation_has_the_settings_the_machine_and_every_caution(
     name: str, parts: tuple[str, ...], tmp_path: Path
@@ -217,7 +219,9 @@ def test_a_quotation_names_what_a_label_of_one_factor_leaves_out(tmp_path: Path)
     text = SUITE[:SUITE.index("baseline:")].replace("suite:", "combine: one_at_a_time\nsuite:", 1)
     rows = speedup.forest(findings(make_record(tmp_path, text + "baseline: {engine: ddp, processes: 1}\n"))).rows
     texts = [speedup.quotation(row, "a machine", ()) for row in rows]
-    assert any("Both: digits, ddp, batch 64, fp32, sgd (lr=0.1, momentum=0.9, decay=all), constant learning rate, a machine." in item for item in texts)
+    both = ("Both: digits, ddp, batch 64, fp32, sgd (lr=0.1, momentum=0.9, decay=all), constant learning rate, a "
+            "machine.")
+    assert any(both in item for item in texts), texts
     assert any(". reference: 1 process." in item for item in texts), texts
 
 

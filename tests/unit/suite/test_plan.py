@@ -287,6 +287,16 @@ def test_a_primary_that_several_cells_agree_with_is_refused(tmp_path: Path) -> N
              "baseline:")
 
 
+def test_a_primary_of_a_cell_with_itself_is_refused_and_dropped_after_an_override(tmp_path: Path) -> None:
+    both = "primary: {candidate: {engine: ddp, processes: 1}, baseline: {engine: ddp, PROCESSES}}\nbaseline:"
+    with pytest.raises(SuiteError, match=r"primary\.candidate: candidate and baseline are one cell, ddp, 1 process: "):
+        plan(tmp_path, "baseline:", both.replace("PROCESSES", "processes: 1"))
+    text = TEXT.replace("baseline:", both.replace("PROCESSES", "batch: {global: 64}"))
+    found = planned(tmp_path, text, "processes=1", machine=CPU)
+    assert found.suite.primary is None
+    assert any("candidate and baseline are one cell, ddp" in note for note in found.notes)
+
+
 def test_a_primary_made_ambiguous_by_an_override_becomes_a_note(tmp_path: Path) -> None:
     text = TEXT.replace("baseline:", "primary:\n  candidate: {engine: deepspeed, processes: 1}\n"
                                      "  baseline: {engine: ddp, processes: 1}\nbaseline:")
