@@ -8,8 +8,6 @@ import shutil
 import signal
 from pathlib import Path
 
-import psutil
-
 # A shell without job control starts what it puts into the background with Ctrl-C ignored, and all children inherit
 # that; tests that send it would have no effect.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -22,11 +20,18 @@ os.environ.setdefault("REPRO_TIMING_LOCK", "off")
 # a tenth of the time.
 gc.set_threshold(50_000, 20, 100)
 
+
+def _available_memory() -> int:
+    """Return the bytes that new processes may use; without psutil, as the smoke test begins without any package."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(lines["MemAvailable"].split()[0]) << 10
+
+
 # Tests write thousands of runs, whose files wait for the disk; in memory, of which they need 200 MB, they take half the
 # time. Some start programs there, which the mount of a container may forbid.
 SHARED, ROOM = Path("/dev/shm"), 2 << 30
 if (os.access(SHARED, os.W_OK) and not os.statvfs(SHARED).f_flag & os.ST_NOEXEC
-        and min(shutil.disk_usage(SHARED).free, psutil.virtual_memory().available - ROOM) >= ROOM):
+        and min(shutil.disk_usage(SHARED).free, _available_memory() - ROOM) >= ROOM):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(SHARED))
 
 # No test writes to the user's state, or depends on what earlier ones asked: no folder can be made below a device.

@@ -30,7 +30,7 @@ PRELOAD = ("torch._dynamo", "repro.engines.zero.session", "repro.engines.plain.d
            "repro.engines.plain.fsdp_session", "pytest", "tests.engine_ranks")
 ON_GPU = "PYTORCH_NVML_BASED_CUDA_CHECK"
 """torch then asks the driver for GPUs without starting CUDA, which no forked process could use."""
-LIMIT_SECONDS = 40.0
+LIMIT_SECONDS = 300.0
 """Longest a single case may take before the processes are killed."""
 SGD = Sgd(lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01, decay="weights")
 ADAMW = AdamW(lr=0.01, weight_decay=0.1)

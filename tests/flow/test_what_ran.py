@@ -29,7 +29,7 @@ MODULES = ("torch", "torch._dynamo", "deepspeed", "repro.engines.zero.session", 
 CHOICES: dict[str, Any] = {
     "workload": "digits", "engine": "ddp", "processes": 2, "batch": {"global": 48, "accumulation": 2},
     "optimizer": {"kind": "sgd", "lr": 0.05, "momentum": 0.9}, "evaluate_every": 480, "device": "cpu",
-    "stop": {"metric": "top1", "target": 0.99, "max_epochs": 1.2, "design": "fixed_budget"}, "timeout_seconds": 60,
+    "stop": {"metric": "top1", "target": 0.99, "max_epochs": 1.2, "design": "fixed_budget"}, "timeout_seconds": 300,
 }
 
 
@@ -62,7 +62,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             payload = {"log": "log.txt", "trial": trial.model_dump(mode="json", by_alias=True),
                        "launched_ns": time.monotonic_ns()}
             outcome = launcher.launch(
-                LaunchRequest("repro.worker.main:main", payload, trial.choices.processes, "cpu", folder, 60.0))
+                LaunchRequest("repro.worker.main:main", payload, trial.choices.processes, "cpu", folder, 300.0))
             events = read_log(folder / "log.txt")
             result = derive(trial, 1, events, outcome)
             assert outcome.ok, (result.reason, (folder / "rank0.log").read_text()[-2000:])
