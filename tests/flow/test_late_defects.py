@@ -53,7 +53,7 @@ LATE = {
     "clock-slow": "the trial's clock counted",
     "sample-doubled": "it was dealt other samples than the workload gives, or changed ones",
 }
-SECOND = {"limit-follows-rate": "times: another limit of clipping, or dampening"}
+SECOND = {"limit-follows-rate": "another limit of clipping"}
 """Right in the first step after the trial, at the full rate. A trial of two seconds has no time for a second step."""
 PASSING = {
     "layer-rests": "it is not trained",
