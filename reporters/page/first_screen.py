@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.bundle.judge import StatedAnswer, stated_answer
+from repro.bundle.stated import StatedAnswer, stated_answer
 from repro.compare import METRICS
 from repro.compare.figures import Claim
 from repro.compare.findings import findings

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from repro.compare import Comparison
 from repro.compare.design.calibration import FILE as CALIBRATION
 from repro.compare.findings import findings
+from repro.core import pattern
 from repro.core.events import follow
 from repro.record.environment.environment import DataSet
 from repro.record.folder.ledger import Attempt
@@ -309,7 +310,7 @@ def flat_params(cell: Cell, more: Mapping[str, Any]) -> tuple[dict[str, str], di
     `engine` has name and options, and there is no `engine.kind`.
     """
     derived = {*_derived(cell.choices), *(f"{key}.kind" for key in cell.factors)} - cell.factors.keys()
-    flat = {key: value for key, value in tables.flat(_stated(cell.choices)).items() if key not in derived} | dict(more)
+    flat = {key: value for key, value in pattern.flat(_stated(cell.choices)).items() if key not in derived} | dict(more)
     named = {LABEL: cell.label} | cell.factors | flat
     full = {re.sub(NOT_A_KEY, "_", key): _text(value) for key, value in named.items()}
     cut = {key[:KEY_LIMIT]: _shorter(value, PARAM_LIMIT) for key, value in full.items()}

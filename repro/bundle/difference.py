@@ -16,6 +16,7 @@ from repro.bundle.source import open_record
 from repro.compare import PAIRED_HASHES
 from repro.core.errors import visible
 from repro.core.frozen import Frozen
+from repro.core.pattern import flat
 from repro.record.environment.differences import DifferenceKind, same_memory
 from repro.record.environment.environment import NAMED, Environment
 from repro.record.folder.store import Record, read_record
@@ -251,18 +252,10 @@ def _cells(first: Sequence[Cell], second: Sequence[Cell]) -> list[ExecutionDiffe
 
 
 def _choices(one: Cell, other: Cell) -> list[tuple[str, str, str]]:
-    before, after = (_flat(cell.choices.model_dump(mode="json", by_alias=True), "") for cell in (one, other))
+    before, after = ({name: json.dumps(value) for name, value in flat(cell.choices.model_dump(
+        mode="json", by_alias=True)).items() if value != {}} for cell in (one, other))
     return [(name, before.get(name, ABSENT), after.get(name, ABSENT)) for name in sorted({*before, *after})
             if before.get(name, ABSENT) != after.get(name, ABSENT)]
-
-
-def _flat(value: Any, prefix: str) -> dict[str, str]:
-    if not isinstance(value, dict):
-        return {prefix: json.dumps(value)}
-    found: dict[str, str] = {}
-    for key, inner in value.items():
-        found |= _flat(inner, f"{prefix}.{key}" if prefix else str(key))
-    return found
 
 
 def _hashes(first: Record, second: Record) -> list[ExecutionDifference]:

@@ -7,15 +7,12 @@ is *repeatability*; with other artifacts it would be *replicability*, which runn
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import ConfigDict
 
 from repro.bundle.claim import Claimed, Found, claims_of, is_bitwise, measured, shift_between
 from repro.bundle.difference import ExecutionDifference, between_executions, difference_lines
@@ -26,9 +23,7 @@ from repro.compare.figures import DECIDED, Comparison
 from repro.compare.runs.run_warnings import run_warnings
 from repro.compare.verdict.sentences import describe_resumed_trials
 from repro.compare.verdict.verdict import judged
-from repro.core.errors import OutputError, visible
-from repro.core.files import read_model
-from repro.core.frozen import Frozen
+from repro.core.errors import visible
 from repro.record.folder.store import Record
 from repro.record.result.status import meaning
 from repro.stats.interval import from_log
@@ -39,8 +34,6 @@ from repro.suite.model import Metric
 from repro.suite.planning.terms import Terms
 
 Answer = Literal["reproduced", "not reproduced", "inconclusive"]
-ANSWER_FILE = "reproduction.json"
-"""Name of the answer in the folder of a second execution."""
 LEAST_EXACT = 6
 """Fewest equal changes that show one without a test of their spread: 2 / 2^6 is below 5 %."""
 JUST = 0.01
@@ -218,65 +211,6 @@ class Reproduction:
         elif self.levels and METRICS[self.levels[0].metric].clocked:
             parts.append("times, and ratios of them, are not judged")
         return "; ".join([*parts, *dict.fromkeys(text for item in self.claims for text in item.limits)])
-
-
-def figures_sha256(record: Record) -> str:
-    """Return a hash over the times and figures of the trials, which identifies an execution as a run or a bundle."""
-    starts = [[item.trial_id, item.attempt, item.started_ms] for item in record.attempts]
-    figures = [[item.trial_id, item.attempt, item.status, item.run_seconds,
-                [[at.samples, at.wall_seconds, at.value] for at in item.curve]] for item in record.results]
-    return hashlib.sha256(json.dumps([starts, figures]).encode()).hexdigest()
-
-
-class StatedClaim(Frozen):
-    """The answer for one claim, of a stated answer."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    label: str
-    answer: Answer
-    because: str
-    cautions: tuple[str, ...] = ()
-    limits: tuple[str, ...] = ()
-
-
-class StatedAnswer(Frozen):
-    """The answer that the folder of a second execution states in a file that `verify` does not cover."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    of: str
-    """Hash of the figures of the record, as in the terms."""
-    again: str = ""
-    """Hash of the figures of the second execution."""
-    source: str
-    """Name of the record's file or folder."""
-    answer: Answer | None
-    """None: the second execution did not end."""
-    claims: tuple[StatedClaim, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def beside(self) -> tuple[str, ...]:
-        """Statements that stand beside the answer."""
-        found = (text for claim in self.claims for text in (*claim.limits, *claim.cautions))
-        return tuple(dict.fromkeys((*self.warnings, *found)))
-
-
-def stated_answer(second: Record) -> StatedAnswer | str:
-    """Return the answer that the folder of a second execution states, or why there is none."""
-    path, terms = second.folder.root / ANSWER_FILE, second.plan.terms
-    if not path.exists():
-        return f"{ANSWER_FILE} is not in its folder"
-    try:
-        found = read_model(path, StatedAnswer)
-    except OutputError as error:
-        return f"{ANSWER_FILE} cannot be read: {error}"
-    if terms is None or found.of != terms.record:
-        return f"{ANSWER_FILE} is about another record"
-    if found.answer is None:
-        return "it did not end"
-    return found if found.again == figures_sha256(second) else f"{ANSWER_FILE} is about another execution"
 
 
 def _interaction(terms: Terms) -> str:

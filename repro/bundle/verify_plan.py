@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from repro.bundle.verify_files import UNFIT, Problem, Verification
 from repro.core.errors import OutputError, SuiteError
 from repro.core.files import read_bounded
 from repro.core.machine import Machine
+from repro.core.pattern import flat
 from repro.core.redact import without_users
 from repro.core.source_code import is_file_kind
 from repro.core.yaml_file import MAX_BYTES, YamlFile
@@ -233,22 +233,20 @@ def check_suite_file(plan: Plan, written: Path, found: Verification) -> None:
 
 def _not_as_written(plan: Plan, data: Mapping[str, Any]) -> list[str]:
     """Return `margin: 0.5, ran 0.05` for every field whose value in the suite as written is not the plan's."""
-    ran = dict(_leaves(plan.suite.model_dump(mode="json", by_alias=True)))
-    wanted = dict(_leaves({name: value for name, value in data.items() if name not in OTHER_FIELDS}))
+    ran = flat(plan.suite.model_dump(mode="json", by_alias=True))
+    wanted = flat({name: value for name, value in data.items() if name not in OTHER_FIELDS})
     return [f"{name}: {value}, ran {ran.get(name)}" for name, value in wanted.items()
-            if without_users(_plain(value)) not in (_plain(ran.get(name)), _plain(ran.get(f"{name}.kind")))]
+            if value != {} and _plain(value) not in (_plain(ran.get(name)), _plain(ran.get(f"{name}.kind")))]
 
 
-def _leaves(item: Any, at: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted path, value) of everything in nested mappings that is no mapping."""
-    if isinstance(item, Mapping):
-        for name, value in item.items():
-            yield from _leaves(value, f"{at}.{name}" if at else str(name))
-    else:
-        yield at, item
+def _plain(value: Any) -> Any:
+    """Return a value without folders and hashes of classes from files; a plug-in without options as its name."""
+    if isinstance(value, str):
+        return value.rpartition("/")[2] if is_file_kind(value) else without_users(value)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        found = {name: _plain(item) for name, item in value.items() if name != "code"}
+        return found["kind"] if found.keys() == {"kind"} else found
+    return value
 
-
-def _plain(value: Any) -> str:
-    """Return a value as text, a class from a file without its folder."""
-    is_file = isinstance(value, str) and is_file_kind(value)
-    return value.rpartition("/")[2] if is_file else json.dumps(value, default=str)

@@ -22,7 +22,8 @@ from repro.compare.verdict.summary import Summary
 from repro.record.record_schema import DRAFT, AsWritten
 from repro.runner.doctor import Diagnosis
 from repro.stats.sequential import LookLevel
-from repro.suite.planning.plan import Cost, Plan
+from repro.suite.planning.cost import Cost
+from repro.suite.planning.plan import Plan
 from repro.suite.planning.terms import Terms
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -12,6 +12,21 @@ def get(data: Mapping[str, Any], key: str) -> Any:
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
+
+
+def flat(data: Mapping[str, Any] | Sequence[Any], prefix: str = "", lists: bool = False) -> dict[str, Any]:
+    """Flatten nested data to dotted names, as in the matrix of a suite.
+
+    Args:
+        lists: flatten lists too, items by their number.
+    """
+    found: dict[str, Any] = {}
+    for key, value in data.items() if isinstance(data, Mapping) else enumerate(data):
+        if isinstance(value, Mapping | list | tuple if lists else Mapping) and value:
+            found |= flat(value, f"{prefix}{key}.", lists)
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
 
 
 def put(data: dict[str, Any], key: str, value: Any) -> None:

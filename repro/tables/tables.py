@@ -7,15 +7,15 @@ simulated.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 from repro.compare import factors_of
 from repro.compare.design.calibration import machine_of
 from repro.compare.findings import Findings, findings
 from repro.core import registry
+from repro.core.pattern import flat
 from repro.record.folder.store import Record
 from repro.record.result.remarks import joined
 from repro.record.result.results import Result, figures_of
@@ -201,21 +201,6 @@ def _environment(answers: Findings) -> Iterable[Row]:
 def _warnings(found: Findings) -> Iterable[Row]:
     for item in found.warnings:
         yield {"title": item.title, "about": item.about, "text": plain(item.text), "means": plain(item.consequence)}
-
-
-def flat(data: Mapping[str, Any] | Sequence[Any], prefix: str = "", lists: bool = False) -> dict[str, Any]:
-    """Flatten nested data to dotted names, as in the matrix of a suite.
-
-    Args:
-        lists: flatten lists too, items by their number.
-    """
-    found: dict[str, Any] = {}
-    for key, value in data.items() if isinstance(data, Mapping) else enumerate(data):
-        if isinstance(value, Mapping | list | tuple if lists else Mapping) and value:
-            found |= flat(value, f"{prefix}{key}.", lists)
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
 
 
 TABLES: Mapping[str, tuple[str, Callable[[Findings], Iterable[Row]]]] = {

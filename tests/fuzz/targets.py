@@ -36,7 +36,8 @@ from repro.record.folder.resume import plan_differences, trials_to_run
 from repro.record.folder.store import Record, read_record
 from repro.reporting import reporter
 from repro.suite.file import bundled, read_suite
-from repro.suite.planning.plan import Plan, estimate, make_plan
+from repro.suite.planning.cost import estimate
+from repro.suite.planning.plan import Plan, make_plan
 from tests.fuzz.mutations import ENDINGS, Mutator, archive, in_file, lines, raw, rows_of_json, text_or, tree, yaml_tree
 from tests.fuzz.published_inputs import (
     _curve,

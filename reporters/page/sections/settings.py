@@ -12,6 +12,7 @@ import yaml
 
 import repro
 from repro.core.numbers import spans
+from repro.core.pattern import flat
 from repro.core.source_code import PLACE_DIGITS, is_file_kind
 from repro.record.derive.effective import requested
 from repro.record.environment.nodes import Link, NodeRecord, Nodes
@@ -22,7 +23,6 @@ from repro.record.folder.stored_code import classes_from_files
 from repro.record.result.results import Result
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
-from repro.tables.tables import flat
 from repro.tables.text import gibibytes, moment, seconds, visible
 
 from ..cells import CellMark, marks

@@ -139,7 +139,7 @@ def plan(
     from repro.record.folder.store import read_record, seconds_by_cell
     from repro.runner.pool.engines import parse_pool
     from repro.runner.preflight import absent_data
-    from repro.suite.planning.plan import estimate, over_time_limits
+    from repro.suite.planning.cost import estimate, over_time_limits
     from repro.suite.planning.question import seen_by
 
     source = read_source(suite, overrides, **design)

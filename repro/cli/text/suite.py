@@ -22,7 +22,8 @@ from repro.seams.preconditioner import Work
 from repro.suite.levels import contender_label
 from repro.suite.metrics import METRICS
 from repro.suite.model import Suite
-from repro.suite.planning.plan import SETUP_SECONDS, Cost, Plan, estimate
+from repro.suite.planning.cost import SETUP_SECONDS, Cost, estimate
+from repro.suite.planning.plan import Plan
 from repro.suite.tune import Space, Tune, setting_text
 from repro.tables.cell_tables import median_text
 from repro.tables.verdicts import comparison_sentence

@@ -11,8 +11,9 @@ from typing import Any
 
 from repro.bundle.claim import claims_of, is_bitwise, measured
 from repro.bundle.declared import MOST, chance_words, settled_terms, wider_than_effect
-from repro.bundle.judge import ANSWER_FILE, Reproduction, figures_sha256, judge
+from repro.bundle.judge import Reproduction, judge
 from repro.bundle.source import open_record
+from repro.bundle.stated import ANSWER_FILE, figures_sha256
 from repro.bundle.verify import verify
 from repro.cli.terminal import command, say
 from repro.cli.workflows.run import execute
@@ -106,9 +107,7 @@ def reproduce(
     with open_record(source) as root:
         first = read_record(root)
         require_code(str(source), first.plan.cells, code)
-        if files := classes_from_files(first.plan):
-            allow_code_of(first.folder.code, ((item.kind, item.code) for item in files))
-            first = read_record(root)  # with the classes instead of their stand-ins
+        first = _with_classes(first)
         if resume is not None:
             folder, plan, terms = reopen_reproduction(resume, first)
             require_allowed(str(source), (*first.plan.cells, *plan.cells), allowed)
@@ -121,9 +120,8 @@ def reproduce(
                              brought=first.folder.code)
         asked = AskedAgain(terms.record, plan)
         say(announced(first, plan, terms, asked.before), err=True)
-        if terms.power is not None and (load := load_now(0.5)) > BUSY * machine.cores:
-            say(f"warning: {load:.2g} of {machine.cores} cores are busy: that probability is one of a quiet machine",
-                err=True)
+        if terms.power is not None:
+            _warn_of_load(machine)
         origin = {"source": source.name, "identity": checked.identity, "of": terms.record}
         if resume is None:  # one that is resumed keeps its answer until there is another
             write_json(folder.root / ANSWER_FILE, {**origin, "answer": None})
@@ -138,6 +136,21 @@ def reproduce(
     asked.keep(found.answer, folder)
     write_json(folder.root / ANSWER_FILE, {**origin, "again": figures_sha256(second), **found.as_json()})
     return Reproduced(found, str(source), checked.identity, folder.root)
+
+
+def _with_classes(record: Record) -> Record:
+    """Return a record with the classes that its source holds, which may run, in place of their stand-ins."""
+    files = classes_from_files(record.plan)
+    if not files:
+        return record
+    allow_code_of(record.folder.code, ((item.kind, item.code) for item in files))
+    return read_record(record.folder.root)
+
+
+def _warn_of_load(machine: Machine) -> None:
+    if (load := load_now(0.5)) > BUSY * machine.cores:
+        say(f"warning: {load:.2g} of {machine.cores} cores are busy: that probability is one of a quiet machine",
+            err=True)
 
 
 class AskedAgain:

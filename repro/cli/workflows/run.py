@@ -64,8 +64,9 @@ from repro.suite.file import SuiteFile
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.kinds.trial_config import TrialConfig
 from repro.suite.planning.consent import permissions, permits, require_allowed, require_code
+from repro.suite.planning.cost import over_time_limits
 from repro.suite.planning.matrix import expand_matrix
-from repro.suite.planning.plan import Plan, over_time_limits
+from repro.suite.planning.plan import Plan
 
 DEFAULTS = Options()
 FINISH_SECONDS = 60.0

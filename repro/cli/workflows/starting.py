@@ -16,7 +16,8 @@ from repro.core.random_streams import fresh_seed
 from repro.suite.file import SuiteFile, read_suite
 from repro.suite.model import Suite
 from repro.suite.planning.consent import refuse_credentials
-from repro.suite.planning.plan import Drawn, Plan, estimate, make_plan
+from repro.suite.planning.cost import estimate
+from repro.suite.planning.plan import Drawn, Plan, make_plan
 from repro.tables.tables import Table
 from repro.tables.values import plain
 

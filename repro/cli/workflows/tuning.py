@@ -31,8 +31,9 @@ from repro.suite.field_problem import Problem, as_text
 from repro.suite.file import SuiteFile
 from repro.suite.model import Suite
 from repro.suite.planning.consent import refuse_credentials
+from repro.suite.planning.cost import estimate
 from repro.suite.planning.matrix import tried_cells
-from repro.suite.planning.plan import Drawn, Plan, estimate, make_plan
+from repro.suite.planning.plan import Drawn, Plan, make_plan
 
 BETWEEN_SECONDS = 20.0
 """Longest wait for a tracking server between the phases; the scored run does not depend on it."""

@@ -19,7 +19,6 @@ from repro.core import pattern
 from repro.core.devices import on_gpu
 from repro.core.frozen import FORMAT, Formatted, Frozen, canonical
 from repro.core.machine import Machine
-from repro.core.numbers import plain_sum
 from repro.core.random_streams import SEEDS_BELOW, Streams
 from repro.core.yaml_file import FieldPath
 from repro.suite.design import LEAST_REPEATS, Design, PlanKind
@@ -275,8 +274,11 @@ def _keep_contrasts(
         wanted.append((suite.primary.candidate, ("primary", "candidate")))
         wanted.append((suite.primary.baseline, ("primary", "baseline")))
     notes: list[str] = []
+    sides: list[str] = []
     for item, path in wanted:
         found = [cell.label for cell, choices in zip(cells, data, strict=True) if pattern.matches(choices, item)]
+        if path[0] == "primary":
+            sides += found
         if len(found) == 1 or (found and path[0] == "baseline"):
             continue
         what = f"matches {len(found)} cells, not one: {'; '.join(found[:8])}" if found else (
@@ -285,14 +287,11 @@ def _keep_contrasts(
             raise problem(f"{json.dumps(item)} {what}", path)
         notes.append(f"the declared {path[0]} is dropped: after the overrides {json.dumps(item)} {what}")
         suite = suite.model_copy(update={"baseline": {}} if path[0] == "baseline" else without_primary(suite))
-    sides = suite.primary and [[cell.label for cell, choices in zip(cells, data, strict=True)
-                                if pattern.matches(choices, item)]
-                               for item in (suite.primary.candidate, suite.primary.baseline)]
-    if sides and sides[0] == sides[1]:
-        what = f"candidate and baseline are one cell, {sides[0][0]}: name two"
+    if suite.primary and sides[0] == sides[1]:  # each matches one cell
+        what = f"candidate and baseline are one cell, {sides[0]}"
         if not overridden:
-            raise problem(what, ("primary", "candidate"))
-        notes.append(f"the declared primary is dropped: after the overrides {what.partition(':')[0]}")
+            raise problem(f"{what}: name two", ("primary", "candidate"))
+        notes.append(f"the declared primary is dropped: after the overrides {what}")
         suite = suite.model_copy(update=without_primary(suite))
     return suite, notes
 
@@ -452,51 +451,3 @@ def keep_factors(suite: Suite, problem: Problem, overridden: bool) -> tuple[Suit
             raise problem(what, ("contrasts", index))
         notes.append(f"the main effects of {name} are dropped: after the overrides {what}")
     return (suite.model_copy(update={"contrasts": tuple(kept)}) if notes else suite), notes
-
-
-SETUP_SECONDS = 15.0
-"""Fork server, parity gate, report, once a run, roughly."""
-
-
-class Cost(Frozen):
-    """Seconds that a plan takes if every trial uses its whole budget, roughly."""
-
-    trials: int
-    full_budget_seconds: float | None
-    """None: how long a trial takes is unknown, as of a program without a pilot."""
-    label: str = "modelled from rough rates of one CPU core; a busy machine or a slow engine takes longer"
-
-
-def over_time_limits(plan: Plan) -> list[str]:
-    """Return a warning if trials that use their whole budget would be ended by `timeout_seconds`, and count as missed.
-
-    Only for CPUs: no rate of a GPU is known before it runs.
-    """
-    cells = [cell for cell in plan.cells if cell.choices.device == "cpu"]
-    late = [(seconds, cell) for cell in cells
-            if (seconds := cell.choices.full_budget_seconds(plan.cores) or 0.0) > cell.choices.timeout_seconds]
-    if not late:
-        return []
-    seconds, cell = max(late, key=lambda item: item[0])
-    more = f" (and {len(late) - 1} other cells)" if len(late) > 1 else ""
-    ended = "as one that missed" if plan.design.judges == "trial" else "before its end"
-    return [f"{cell.label}{more}: the whole budget takes about {seconds:,.0f} s (modelled), more than timeout_seconds: "
-            f"{cell.choices.timeout_seconds:g}, which would end the trial {ended}; set timeout_seconds higher or the "
-            "budget lower"]
-
-
-def estimate(plan: Plan, pilot: Mapping[str, float] | None = None) -> Cost:
-    """Return a plan's time if every trial uses its whole budget.
-
-    Args:
-        pilot: cell -> seconds of one of its trials, as measured before.
-    """
-    known = pilot or {}
-    per_cell = [known.get(cell.cell_id, cell.choices.full_budget_seconds(plan.cores)) for cell in plan.cells]
-    unmeasured = washed_out(plan.order) if plan.washes_out else ()
-    each = [per_cell[index] for index, _ in (*plan.order, *unmeasured)]
-    if any(seconds is None for seconds in each):
-        return Cost(trials=len(plan.order), full_budget_seconds=None, label="unknown")
-    total = plain_sum(seconds or 0.0 for seconds in each)
-    label = {"label": "as long as the trials of the pilot"} if known else {}
-    return Cost(trials=len(plan.order), full_budget_seconds=round(total + SETUP_SECONDS, 1), **label)

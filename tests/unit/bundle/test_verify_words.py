@@ -12,7 +12,7 @@ import pytest
 import repro
 from repro.bundle.verify import verify
 from repro.bundle.verify_files import Verification
-from repro.bundle.verify_plan import check_plan, this_code
+from repro.bundle.verify_plan import check_plan, check_suite_file, this_code
 from repro.cli.workflows.reproduce import reduce_plan
 from repro.compare.design.calibration import twin_plan
 from repro.compare.runs.runs import compare_runs
@@ -22,7 +22,7 @@ from repro.core.machine import Machine
 from repro.record.environment.environment import commit
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder, read_plan, read_record
-from repro.suite.file import read_suite
+from repro.suite.file import bundled, read_suite
 from repro.suite.planning.plan import Drawn, make_plan
 from repro.suite.planning.terms import Terms
 from repro.suite.recorded import is_label, is_text_of
@@ -173,3 +173,14 @@ def test_a_suite_file_that_is_not_what_ran_is_a_note(tmp_path: Path) -> None:
     (note,) = (note for note in verify(folder.root).notes if "not what ran" in note)
     assert "trial.stop.target: 0.99, ran 0.9; " in note and "margin: 0.5, ran 0.05; " in note
     assert "matrix.engine: " in note
+
+
+@pytest.mark.parametrize("name", bundled())
+def test_a_suite_that_ran_as_written_has_no_such_note(name: str, tmp_path: Path) -> None:
+    source = read_suite(name)
+    if source.suite.tune is not None:
+        pytest.skip("its plan follows from a tuning")
+    (tmp_path / "suite.yaml").write_text(source.text)
+    found = Verification("run")
+    check_suite_file(make_plan(source.suite, Machine("cpu", 0, 2), source.problem), tmp_path / "suite.yaml", found)
+    assert found.sound and not found.notes, found.text()

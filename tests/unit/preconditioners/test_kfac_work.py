@@ -14,7 +14,8 @@ from repro.papers.kfac.factors import find_layers  # noqa: E402
 from repro.papers.kfac.kfac import Kfac  # noqa: E402
 from repro.seams.training import Workload  # noqa: E402
 from repro.seams.workload import call_model  # noqa: E402
-from repro.suite.planning.plan import Plan, estimate  # noqa: E402
+from repro.suite.planning.cost import estimate  # noqa: E402
+from repro.suite.planning.plan import Plan  # noqa: E402
 from repro.workloads.digits import Digits, DigitsMlp  # noqa: E402
 from repro.workloads.gpt_synthetic import GptSynthetic  # noqa: E402
 from repro.workloads.mnist1d import Mnist1d  # noqa: E402

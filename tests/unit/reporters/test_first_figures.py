@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.bundle.judge import figures_sha256
+from repro.bundle.stated import figures_sha256
 from repro.compare.findings import findings
 from repro.record.folder.ledger import Incident
 from repro.record.folder.store import Record, read_record

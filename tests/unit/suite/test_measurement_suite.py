@@ -9,7 +9,8 @@ import yaml
 
 from repro.core.errors import SuiteError
 from repro.papers.measurement.config import MeasurementConfig
-from repro.suite.planning.plan import Plan, estimate
+from repro.suite.planning.cost import estimate
+from repro.suite.planning.plan import Plan
 from repro.suite.schema import suite_schema
 from tests.plans import plan_file, planned
 

@@ -12,7 +12,8 @@ from repro.cli.workflows.tuning import Phases, plan_phases
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, estimate
+from repro.suite.planning.cost import estimate
+from repro.suite.planning.plan import Plan
 from tests.flow.test_reproduce import command
 from tests.plans import planned, suite
 

@@ -17,7 +17,8 @@ from repro.core.machine import Machine
 from repro.suite.file import read_suite
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Suite
-from repro.suite.planning.plan import FIXED, Drawn, Plan, estimate, execution_order, make_plan, washed_out
+from repro.suite.planning.cost import estimate
+from repro.suite.planning.plan import FIXED, Drawn, Plan, execution_order, make_plan, washed_out
 from tests.plans import planned
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)

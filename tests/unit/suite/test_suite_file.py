@@ -13,7 +13,8 @@ from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.suite.choice import parse_choice
 from repro.suite.file import bundled, read_suite
-from repro.suite.planning.plan import Plan, make_plan, over_time_limits
+from repro.suite.planning.cost import over_time_limits
+from repro.suite.planning.plan import Plan, make_plan
 from tests.plans import plan_file
 
 TEXT = """\
