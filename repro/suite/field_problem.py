@@ -56,7 +56,8 @@ def describe_error(error: ValidationError, model: type[BaseModel]) -> tuple[str,
         return "is missing", path
     if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
         return f"kind must be one of {item['ctx'].get('expected_tags', ', '.join(SCHEDULES))}", path
-    text = str(cause) if cause is not None else _plain(item["type"], item["msg"])
+    text = str(cause) if cause is not None else KINDS.get(item["type"]) or (
+        item["msg"][0].lower() + item["msg"][1:]).replace("input should be", "must be", 1)
     given = item["input"]
     shown = str(given).lower() if isinstance(given, bool) else as_text(given)[:60]
     quotes = "; in quotes it is text" if item["type"] == "string_type" and isinstance(given, int | float) else ""
@@ -71,12 +72,6 @@ KINDS = {
     "bool_parsing": "must be true or false",
 }
 """What pydantic's errors of type mean to the author of a YAML file."""
-
-
-def _plain(kind: str, message: str) -> str:
-    """Return one sentence for an error of pydantic, in the words of YAML."""
-    text = KINDS.get(kind) or message[0].lower() + message[1:]
-    return text.replace("input should be", "must be", 1)
 
 
 def as_text(value: Any) -> str:

@@ -110,10 +110,6 @@ class MetricSpec:
         return 1 / ratio if self.better == "lower" else ratio
 
 
-def _table(*rows: MetricSpec) -> dict[str, MetricSpec]:
-    return {row.name: row for row in rows}
-
-
 DEFAULT = "tta_wall"
 """Compared by where a suite declares no primary contrast."""
 DEFAULT_WITHOUT_TARGET = "train_throughput"
@@ -124,7 +120,7 @@ DEFAULT_TO_THE_END = "run_time"
 """The same for programs of which only the time counts."""
 DEFAULT_OF_A_MEASUREMENT = "operation_time"
 """The same for trials of kind measurement."""
-METRICS: dict[str, MetricSpec] = _table(
+METRICS: dict[str, MetricSpec] = {spec.name: spec for spec in (
     MetricSpec(
         name="tta_wall", path="tta_wall", noun="time to the target", times="the time", unit="s", to_target=True,
         watched="wall", says=("takes", "as long as"), clock="wall clock", published=True,
@@ -266,7 +262,7 @@ METRICS: dict[str, MetricSpec] = _table(
         description="Throughput of a measurement: items of its timed operations divided by the sum of their times. "
                     "The time of an operation is the time of its slowest rank.",
     ),
-)
+)}
 TO_THE_END = tuple(spec.name for spec in METRICS.values() if spec.at_end)
 """Times of design contest."""
 OF_MEASUREMENTS = tuple(spec.name for spec in METRICS.values() if spec.of != "training")

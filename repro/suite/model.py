@@ -195,7 +195,19 @@ class Suite(SuitePart):
     @model_validator(mode="before")
     @classmethod
     def _defaults(cls, data: Any) -> Any:
-        return _with_defaults(with_last_look(data))
+        """Fill in a contest's own margin, and the metric that a contrast leaves out."""
+        data = with_last_look(data)
+        if not isinstance(data, Mapping):
+            return data
+        trial, matrix = data.get("trial"), data.get("matrix")
+        designs = [pattern.get(trial, "stop.design")] if isinstance(trial, Mapping) else []
+        levels = matrix.get("stop.design") if isinstance(matrix, Mapping) else None
+        contest = "contest" in (*designs, *(levels if isinstance(levels, list | tuple) else ()))
+        found = {"margin": CONTEST_MARGIN, **data} if contest else dict(data)
+        own = DEFAULT_OF_A_CONTEST if contest else default_metric(trial) if isinstance(trial, Mapping) else ""
+        if own and isinstance(primary := found.get("primary"), Mapping):
+            found["primary"] = {"metric": own, **primary}
+        return found
 
     @model_validator(mode="after")
     def _consistent(self) -> Suite:
@@ -248,24 +260,3 @@ class Suite(SuitePart):
         if isinstance(value, int | float):
             raise FieldProblem(f'is a number without quotes; write it as text, "{value}", so that 1.10 is not 1.1')
         return value
-
-
-
-def _is_contest(suite: Mapping[str, Any]) -> bool:
-    """Return True if the raw data of a suite name the design for some cell."""
-    trial, matrix = suite.get("trial"), suite.get("matrix")
-    found = [pattern.get(trial, "stop.design")] if isinstance(trial, Mapping) else []
-    levels = matrix.get("stop.design") if isinstance(matrix, Mapping) else None
-    return "contest" in (*found, *(levels if isinstance(levels, list | tuple) else ()))
-
-
-def _with_defaults(data: Any) -> Any:
-    """Return raw data of a suite with a contest's own margin, and the metric that a contrast leaves out."""
-    if not isinstance(data, Mapping):
-        return data
-    trial, contest = data.get("trial"), _is_contest(data)
-    found = {"margin": CONTEST_MARGIN, **data} if contest else dict(data)
-    own = DEFAULT_OF_A_CONTEST if contest else default_metric(trial) if isinstance(trial, Mapping) else ""
-    if own and isinstance(primary := found.get("primary"), Mapping):
-        found["primary"] = {"metric": own, **primary}
-    return found

@@ -41,10 +41,6 @@ class Sequential(SuitePart):
             raise FieldProblem(f"belongs to spending: power, not to {self.spending}", ("power",))
         if not self.anytime and not 1 <= len(self.looks) <= MOST_LOOKS:
             raise FieldProblem(f"a sequential design has 1 to {MOST_LOOKS} looks, not {len(self.looks)}", ("looks",))
-        self._check_looks()
-        return self
-
-    def _check_looks(self) -> None:
         looks = self.looks
         late = next((place for place, (one, other) in enumerate(pairwise(looks), 1) if other <= one), None)
         if late is not None:
@@ -60,6 +56,7 @@ class Sequential(SuitePart):
                 raise FieldProblem(f"{level.n} pairs cannot decide there: the look's nominal p is "
                                    f"{level.difference:.2g}, below the exact sign-flip test's least, {floor:.2g}; "
                                    "look later or spend more early", ("looks", place))
+        return self
 
     def check(self, seeds: int, has_primary: bool) -> None:
         """Check it against the rest of its suite.

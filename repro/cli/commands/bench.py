@@ -36,7 +36,8 @@ def overhead(pairs: int, launches: int, batch: int, steps: int, processes: int, 
 
     if batch % processes:
         raise UsageError(f"--batch {batch}: must be divisible by --processes {processes}")
-    _print(measure(pairs, steps, batch, processes, launches), as_json)
+    found = measure(pairs, steps, batch, processes, launches)
+    answer(as_json, found, found.text)
 
 
 @bench.command()
@@ -54,7 +55,8 @@ def turnaround(pairs: int, nodes: int, as_json: bool) -> None:
     """
     from repro.bench.turnaround import measure
 
-    _print(measure(pairs, nodes), as_json)
+    found = measure(pairs, nodes)
+    answer(as_json, found, found.text)
 
 
 @bench.command()
@@ -84,7 +86,3 @@ def comm(html: Path | None, mlflow: bool, as_json: bool, **request: Any) -> None
 
     outcome = measure_and_write(read_options(**request), html, mlflow)
     answer(as_json, outcome.as_json(), lambda: text(outcome))
-
-
-def _print(found: Any, as_json: bool) -> None:
-    answer(as_json, found, found.text)

@@ -130,7 +130,7 @@ def plan(
              repro plan engines --pool '{kind: slurm, lanes: 16}'
     """
     from repro.bundle.source import open_record
-    from repro.cli.text.suite import PoolCost, drawn_by_run, plan_text
+    from repro.cli.text.suite import PoolCost, plan_text
     from repro.cli.workflows.pool import unit_problem, with_solo
     from repro.cli.workflows.seen_data import seen_data, seen_words
     from repro.compare.design.power import out_of_reach, power
@@ -144,7 +144,7 @@ def plan(
 
     source = read_source(suite, overrides, **design)
     found, phases = planned(source, overrides)
-    drawn = drawn_by_run(source.suite)
+    drawn = [*(["master_seed"] if source.suite.master_seed is None else []), "order_seed"]
     shown = each = None
     if pilot is not None:
         with open_record(pilot) as root:

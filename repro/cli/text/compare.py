@@ -127,7 +127,10 @@ def _details(item: Comparison) -> list[str]:
     if item.unbiased is not None and item.unbiased.interval is not None:
         low, high = item.unbiased.interval.low, item.unbiased.interval.high
         found.append(f"median-unbiased, corrected for the stop: {item.unbiased.value:.3f}, {low:.3f} to {high:.3f}")
-    found += _levels(item)
+    if item.levels is not None:
+        ours, theirs, unit = item.levels.candidate_p90, item.levels.baseline_p90, METRICS[item.metric].unit
+        p90 = "" if ours is None or theirs is None else f"; P90 {ours:.4g} {unit} against {theirs:.4g} {unit}"
+        found.append(f"ratio of arithmetic means: {item.levels.mean_ratio:.3f}{p90}")
     if item.by_node is not None:
         found.append(item.by_node.words)
     if item.by_load is not None:
@@ -150,28 +153,15 @@ def _details(item: Comparison) -> list[str]:
     return found
 
 
-def _levels(item: Comparison) -> list[str]:
-    if item.levels is None:
-        return []
-    ours, theirs, unit = item.levels.candidate_p90, item.levels.baseline_p90, METRICS[item.metric].unit
-    p90 = "" if ours is None or theirs is None else f"; P90 {ours:.4g} {unit} against {theirs:.4g} {unit}"
-    return [f"ratio of arithmetic means: {item.levels.mean_ratio:.3f}{p90}"]
-
-
 def _convergences(rows: Sequence[Convergence], short: bool) -> list[str]:
     """Return a line for each, or one for all."""
-    if not short or not rows:
-        return [_convergence(row) for row in rows]
-    counts = Counter(row.verdict for row in rows)
-    return [f"convergence: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}; each: "
-            "repro compare RUN --json"]
-
-
-def _convergence(row: Convergence) -> str:
-    """`convergence of A against B (digits, batch 64, fp32): equivalent, 1.002 x the samples; ...`."""
-    size = "" if row.ratio is None else f", {row.ratio:.3f} x the samples"
-    return (f"convergence of {row.candidate_label} against {row.baseline_label} ({row.workload}, batch "
-            f"{row.global_batch}, {row.precision}): {row.verdict}{size}; {row.because}")
+    if short and rows:
+        counts = Counter(row.verdict for row in rows)
+        return [f"convergence: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}; each: "
+                "repro compare RUN --json"]
+    return [f"convergence of {row.candidate_label} against {row.baseline_label} ({row.workload}, batch "
+            f"{row.global_batch}, {row.precision}): {row.verdict}"
+            f"{'' if row.ratio is None else f', {row.ratio:.3f} x the samples'}; {row.because}" for row in rows]
 
 
 def cautions_of(found: Sequence[Comparison]) -> list[str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from repro.cli.terminal import command
 from repro.cli.text.compare import calibration_text, effect_lines, quality_lines
 from repro.cli.workflows.progress import duration
-from repro.core import pattern
 from repro.core.errors import visible
 from repro.core.numbers import plain_sum, spans
 from repro.core.source_code import SourceCode, is_file_kind
@@ -24,7 +23,7 @@ from repro.suite.metrics import METRICS
 from repro.suite.model import Suite
 from repro.suite.planning.cost import SETUP_SECONDS, Cost, estimate
 from repro.suite.planning.plan import Plan
-from repro.suite.tune import Space, Tune, setting_text
+from repro.suite.tune import setting_text
 from repro.tables.cell_tables import median_text
 from repro.tables.verdicts import comparison_sentence
 from repro.worker.kept_steps import memory_words
@@ -37,6 +36,10 @@ if TYPE_CHECKING:
     from repro.runner.pool.engines import Pool
 
 
+TRIAL_KEYS = ("measurement", "workload", "precision", "optimizer", "preconditioner", "batch", "stop")
+"""Fields that all cells share, if the suite states them there."""
+
+
 def suite_text(suite: Suite, sources: Mapping[str, SourceCode] = MappingProxyType({})) -> str:
     """Return what a suite compares, in at most a screen of text.
 
@@ -47,36 +50,29 @@ def suite_text(suite: Suite, sources: Mapping[str, SourceCode] = MappingProxyTyp
     lines = [f"{suite.suite}{version}: {suite.title}"]
     if suite.description:
         lines += ["", *(line.strip() for line in suite.description.strip().splitlines())]
-    lines.append("")
-    for label, value in (
-            ("source", suite.source), ("expected", suite.expected), ("repeats", suite.seeds),
-            ("master seed", "drawn for every run" if suite.master_seed is None else str(suite.master_seed))):
-        if value:
-            lines.append(f"{label + ':':<13}{value}")
-    lines += [f"{'changed:':<13}{item.version}: {item.text}" for item in suite.changes]
-    for key, levels in suite.matrix.items():
-        lines.append(f"{'factor:':<13}{key} = {', '.join(_level(level) for level in levels)}")
+    seed = "drawn for every run" if suite.master_seed is None else str(suite.master_seed)
+    rows = [row for row in (("source", suite.source), ("expected", suite.expected)) if row[1]]
+    rows += [("repeats", str(suite.seeds)), ("master seed", seed)]
+    rows += [("changed", f"{item.version}: {item.text}") for item in suite.changes]
+    rows += [("factor", f"{key} = {', '.join(map(_level, levels))}") for key, levels in suite.matrix.items()]
     if suite.baseline:
-        lines.append(f"{'baseline:':<13}{_pattern(suite.baseline)}")
+        rows.append(("baseline", _pattern(suite.baseline)))
     if suite.primary:
-        lines.append(f"{'primary:':<13}{_pattern(suite.primary.candidate)} against "
-                     f"{_pattern(suite.primary.baseline)}, {suite.primary.metric}")
+        rows.append(("primary", f"{_pattern(suite.primary.candidate)} against {_pattern(suite.primary.baseline)}, "
+                                f"{suite.primary.metric}"))
     if suite.contrasts:
-        lines.append(f"{'contrasts:':<13}main effects of {', '.join(suite.contrasts)}, paired over all other factors")
+        rows.append(("contrasts", f"main effects of {', '.join(suite.contrasts)}, paired over all other factors"))
     if suite.sequential:
-        lines.append(f"{'looks:':<13}{suite.design.words}")
-    lines += suite_lines(suite)
-    lines.append(f"{'margin:':<13}{suite.margin:g} counts as the same")
+        rows.append(("looks", suite.design.words))
+    rows += [*_tuning_rows(suite), ("margin", f"{suite.margin:g} counts as the same")]
     if suite.horizon is not None:
-        lines.append(f"{'horizon:':<13}{suite.horizon:g}, up to which runs that missed the target are compared")
-    for key in ("measurement", "workload", "precision", "optimizer", "preconditioner", "batch", "stop"):
-        if pattern.get(suite.trial, key) is not None:
-            lines.append(f"{key + ':':<13}{_level(suite.trial[key])}")
-    lines += [f"{'executes:':<13}{text}, when it is run" for text in dict.fromkeys(_commands(suite))]
+        rows.append(("horizon", f"{suite.horizon:g}, up to which runs that missed the target are compared"))
+    rows += [(key, _level(suite.trial[key])) for key in TRIAL_KEYS if suite.trial.get(key) is not None]
+    rows += [("executes", f"{text}, when it is run") for text in dict.fromkeys(_commands(suite))]
     files = {source.root / name: content for source in sources.values() for name, content in source.files.items()}
-    lines += [f"{'executes:':<13}{path}, sha256 {hashlib.sha256(content).hexdigest()[:16]}, when it is planned or run"
-              for path, content in files.items()]
-    return "\n".join(lines)
+    rows += [("executes", f"{path}, sha256 {hashlib.sha256(content).hexdigest()[:16]}, when it is planned or run")
+             for path, content in files.items()]
+    return "\n".join([*lines, "", *(f"{label + ':':<13}{value}" for label, value in rows)])
 
 
 def _commands(suite: Suite) -> Iterator[str]:
@@ -85,15 +81,6 @@ def _commands(suite: Suite) -> Iterator[str]:
         if isinstance(engine, dict) and isinstance(engine.get("run"), list):
             places = "".join(f", {name} {engine[name]}" for name in ("folder", "commit", "files") if name in engine)
             yield shlex.join(map(str, engine["run"])) + places
-
-
-def drawn_by_run(suite: Suite) -> list[str]:
-    """Return the seeds of a plan that `repro run` draws for itself: the order always, the data unless they are stated.
-
-    Args:
-        suite: as read, before a plan was made.
-    """
-    return [*(["master_seed"] if suite.master_seed is None else []), "order_seed"]
 
 
 def plan_text(
@@ -123,7 +110,11 @@ def plan_text(
         lines += ["", "skipped:"]
         lines += [f"  {item.label}: {item.reason}" for item in plan.skipped]
     lines += [f"note: {note}" for note in (*plan.notes, *out_of_reach)]
-    lines += _preconditioner_lines(plan)
+    works = dict.fromkeys(
+        f"  {item.preconditioner.label}, {item.processes} process{'es' if item.processes > 1 else ''}: {_text(work)}"
+        for item in plan.trainings() if (work := item.preconditioner_work) != Work())
+    if works:
+        lines += ["", "own work of preconditioners in a mean step (modelled by formula):", *works]
     lines += ["", text] if (text := memory_words(plan.trainings())) else []
     return "\n".join([*lines, "", cost_text(plan, cost)])
 
@@ -135,14 +126,6 @@ def cost_text(plan: Plan, cost: Cost) -> str:
     most = plain_sum(plan.cells[index].choices.timeout_seconds for index, _ in plan.order)
     return (f"duration unknown, at most {duration(most)} by timeout_seconds; one trial of each cell tells: "
             f"{command('run SUITE --seeds 1 --out pilot')}, then {command('plan SUITE --pilot pilot')}")
-
-
-def _preconditioner_lines(plan: Plan) -> list[str]:
-    """Return the work of every preconditioner in a mean step, which the cost includes; none without one."""
-    found = list(dict.fromkeys(
-        f"  {item.preconditioner.label}, {item.processes} process{'es' if item.processes > 1 else ''}: {_text(work)}"
-        for item in plan.trainings() if (work := item.preconditioner_work) != Work()))
-    return ["", "own work of preconditioners in a mean step (modelled by formula):", *found] if found else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,22 +214,23 @@ def _pattern(wanted: dict[str, Any]) -> str:
     return ", ".join(f"{key}={_level(value)}" for key, value in wanted.items())
 
 
-def suite_lines(suite: Suite) -> list[str]:
-    """Return what a suite declares about its tuning, or where its settings come from, for `repro show`."""
+def _tuning_rows(suite: Suite) -> list[tuple[str, str]]:
+    """Return what a suite declares about its tuning, or where its settings come from."""
     tune = suite.tune or (suite.tuned.tune if suite.tuned else None)
-    lines = [f"{'setting:':<13}{contender_label(item.where, item.values)}: "
-             f"{setting_text(item.set_) if item.set_ is not None else 'none, not scored'}" for item in suite.settings]
+    rows = [("setting", f"{contender_label(item.where, item.values)}: "
+                        f"{setting_text(item.set_) if item.set_ is not None else 'none, not scored'}")
+            for item in suite.settings]
     if tune is None:
-        return lines
-    name = "tuning:" if suite.tune else "tuned by:"
+        return rows
     who = "every cell" if tune.contenders is None else f"the levels of {', '.join(tune.contenders)}"
-    lines.append(f"{name:<13}{who}, each with {tune.trials} settings by search {tune.search}, "
-                 f"{tune.seeds} seed{'s' if tune.seeds > 1 else ''}, ranked by {METRICS[tune.metric].noun}")
+    rows.append(("tuning" if suite.tune else "tuned by",
+                 f"{who}, each with {tune.trials} settings by search {tune.search}, "
+                 f"{tune.seeds} seed{'s' if tune.seeds > 1 else ''}, ranked by {METRICS[tune.metric].noun}"))
     for space in tune.spaces:
         axes = "; ".join(f"{key}: {axis.text()}" for key, axis in sorted(space.space.items()))
         own = f", {space.trials} settings: {space.unequal}" if space.trials is not None else ""
-        lines.append(f"{'space:':<13}{axes} (origin: {' '.join(space.origin.split())}{own})")
-    return lines
+        rows.append(("space", f"{axes} (origin: {' '.join(space.origin.split())}{own})"))
+    return rows
 
 
 def phases_text(phases: Phases) -> str:
@@ -258,9 +242,17 @@ def phases_text(phases: Phases) -> str:
     many = "s" if len(settings) > 1 else ""
     lines = [f"phase 1, tuning: {len(plan.order)} trials = {len(settings)} contender{many} x {budget} x {tune.seeds} "
              f"seed{'s' if tune.seeds > 1 else ''}, search {tune.search}, by {METRICS[tune.metric].noun}",
-             f"rule: {RULE}", *hopeless_lines(tune)]
+             f"rule: {RULE}"]
+    if tune.hopeless is not None:
+        lines.append(f"hopeless: a trial is abandoned if after {tune.hopeless.at:.0%} of its budget its quality is "
+                     "worse than the median of its contender's earlier trials at that point, once "
+                     f"{tune.hopeless.after} have ended")
     for item in phases.contenders:
-        lines += ["", f"  {item.label}: {len(item.settings)} settings", *_space_lines(item.space)]
+        lines += ["", f"  {item.label}: {len(item.settings)} settings"]
+        lines += [f"    {key}: {axis.text()}  ({axis.width})" for key, axis in sorted(item.space.space.items())]
+        lines.append(f"    origin: {' '.join(item.space.origin.split())}")
+        if item.space.unequal:
+            lines.append(f"    another budget: {' '.join(item.space.unequal.split())}")
     if plan.skipped:
         lines += ["", "skipped:", *(f"  {item.label}: {item.reason}" for item in plan.skipped)]
     cost = estimate(plan)
@@ -269,20 +261,6 @@ def phases_text(phases: Phases) -> str:
         lines += ["", f"about {duration(first)} for the tuning and {duration(first + second)} for both phases if every "
                   f"trial uses its whole budget ({cost.label})"]
     return "\n".join([*lines, "", "phase 2, scored:"])
-
-
-def hopeless_lines(tune: Tune) -> list[str]:
-    """Return the rule by which trials are abandoned, if there is one."""
-    if tune.hopeless is None:
-        return []
-    return [f"hopeless: a trial is abandoned if after {tune.hopeless.at:.0%} of its budget its quality is worse than "
-            f"the median of its contender's earlier trials at that point, once {tune.hopeless.after} have ended"]
-
-
-def _space_lines(space: Space) -> list[str]:
-    lines = [f"    {key}: {axis.text()}  ({axis.width})" for key, axis in sorted(space.space.items())]
-    lines.append(f"    origin: {' '.join(space.origin.split())}")
-    return [*lines, *([f"    another budget: {' '.join(space.unequal.split())}"] if space.unequal else [])]
 
 
 def tuning_lines(tuning: Tuning) -> list[str]:

@@ -241,18 +241,6 @@ class Evaluation(SuitePart):
                    "none": tuple(name for name in PATTERNS if name not in ("start", "stop"))}
         if name := next((name for name in foreign.get(self.reader, PATTERNS) if getattr(self, name)), None):
             raise FieldProblem(f"reader {self.reader} has none; remove it", (name,))
-        self._ready_or_own()
-        if self.start:
-            compile_pattern("start", self.start)
-        if bool(self.tag) != (self.reader == "tensorboard"):
-            raise FieldProblem("only reader tensorboard has it; remove it" if self.tag else "is missing: the scalar "
-                               "that is the quality", ("tag",))
-        if bool(self.logs) != self.reads_file:
-            raise FieldProblem("nothing reads a file here; remove it" if self.logs else "is missing: where the program "
-                               "writes it", ("logs",))
-        return self
-
-    def _ready_or_own(self) -> None:
         if self.known is not None:
             given = PATTERNS[1:] if self.known.kind == "airbench" else PATTERNS[1:3] + PATTERNS[4:]
             if name := next((name for name in given if getattr(self, name)), None):
@@ -263,6 +251,15 @@ class Evaluation(SuitePart):
             except FieldProblem as error:
                 path = "pattern" if error.path == ("evaluation",) else error.path[0]
                 raise FieldProblem(str(error), (path,)) from error
+        if self.start:
+            compile_pattern("start", self.start)
+        if bool(self.tag) != (self.reader == "tensorboard"):
+            raise FieldProblem("only reader tensorboard has it; remove it" if self.tag else "is missing: the scalar "
+                               "that is the quality", ("tag",))
+        if bool(self.logs) != self.reads_file:
+            raise FieldProblem("nothing reads a file here; remove it" if self.logs else "is missing: where the program "
+                               "writes it", ("logs",))
+        return self
 
     @property
     def known(self) -> Ready | None:

@@ -17,7 +17,7 @@ from repro.suite.field_problem import FieldProblem
 LEFT_OUT = ("__pycache__", "node_modules", "venv", "runs", "mlruns", "wandb")
 """Folders that no pattern reaches, besides those whose names begin with a dot and those of runs."""
 RUN_FILES = ("plan.json", "declared.json", "ledger.jsonl")
-"""Files of which a run folder has one."""
+"""Files of which a run folder has one; it holds a copy of the program, so no pattern reaches it either."""
 
 
 def key_of(folder: str, patterns: Sequence[str], commit: str) -> str:
@@ -122,35 +122,26 @@ def commit_of(folder: Path, name: str) -> str | None:
     return ask_git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
 
 
-def _is_run(folder: Path) -> bool:
-    """Return True for a folder of a run, which holds a copy of the program."""
-    return any((folder / name).is_file() for name in RUN_FILES)
-
-
 def _of_folder(folder: Path, patterns: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in LEFT_OUT
-                            and not _is_run(Path(place, name))
+                            and not any(Path(place, name, file).is_file() for file in RUN_FILES)
                             and not Path(place, name, "pyvenv.cfg").exists())
         for name in sorted(names):
             path = Path(place, name)
-            below = path.relative_to(folder).as_posix()
-            if any(_matches(below, pattern) for pattern in patterns) and path.is_file():
+            below = path.relative_to(folder)
+            if any(_matches(below.parts, PurePosixPath(pattern).parts) for pattern in patterns) and path.is_file():
                 try:
                     with path.open("rb") as stream:
-                        yield below, stream.read(MAX_FILE_BYTES + 1)
+                        yield below.as_posix(), stream.read(MAX_FILE_BYTES + 1)
                 except OSError as error:
-                    raise FieldProblem(f"{below}: {error.strerror}", ("engine", "files")) from error
+                    raise FieldProblem(f"{below.as_posix()}: {error.strerror}", ("engine", "files")) from error
 
 
-def _matches(name: str, pattern: str) -> bool:
-    """Return whether a path matches: `**/` stands for any folders or none, `*` for a part of one name."""
-    return _parts_match(PurePosixPath(name).parts, PurePosixPath(pattern).parts)
-
-
-def _parts_match(name: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+def _matches(name: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    """Return whether the parts of a path match: `**/` stands for any folders or none, `*` for a part of one name."""
     if not pattern:
         return not name
     if pattern[0] == "**":
-        return any(_parts_match(name[skip:], pattern[1:]) for skip in range(len(name) + 1))
-    return bool(name) and fnmatchcase(name[0], pattern[0]) and _parts_match(name[1:], pattern[1:])
+        return any(_matches(name[skip:], pattern[1:]) for skip in range(len(name) + 1))
+    return bool(name) and fnmatchcase(name[0], pattern[0]) and _matches(name[1:], pattern[1:])

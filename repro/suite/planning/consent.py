@@ -253,7 +253,8 @@ def _walk(value: Any, annotation: Any, place: str, mark: Reach | None) -> Iterat
         for number, item in enumerate(value):
             yield from _walk(item, below, f"{place}.{number}", mark)
     else:
-        yield Reaching(place, str(value), mark.what if mark else _what(value))
+        found = "path" if isinstance(value, PurePath) else "host" if type(value).__module__ in ADDRESSES else "text"
+        yield Reaching(place, str(value), mark.what if mark else found)
 
 
 def _unfold(annotation: Any) -> tuple[list[Any], Reach | None]:
@@ -272,9 +273,3 @@ def _unfold(annotation: Any) -> tuple[list[Any], Reach | None]:
         else:
             kinds.append(kind)
     return kinds, min(marks, key=lambda item: item.what == "nothing", default=None)
-
-
-def _what(value: Any) -> str:
-    if isinstance(value, PurePath):
-        return "path"
-    return "host" if type(value).__module__ in ADDRESSES else "text"

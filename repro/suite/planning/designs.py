@@ -37,14 +37,6 @@ def _judged_cells(suite: Suite, cells: Sequence[Cell]) -> tuple[int, ...]:
     return tuple(index for index in found if index is not None) if None not in found else ()
 
 
-def lost_design(suite: Suite, design: Design) -> str:
-    """Return what becomes of a sequential design whose two cells cannot both run here; "" if they can."""
-    if suite.sequential is None or design.looks:
-        return ""
-    return ("no look is taken: a cell of the primary contrast cannot run here; every cell runs "
-            f"{design.repeats} times, the pairs of the first look")
-
-
 def without_primary(suite: Suite) -> dict[str, Any]:
     """Return the changes of a suite that loses its primary contrast: nothing is left to stop for."""
     return {"primary": None} | ({"sequential": None, "seeds": suite.design.common} if suite.sequential else {})

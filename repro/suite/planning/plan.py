@@ -27,7 +27,7 @@ from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import METHOD, Suite, Trial
 from repro.suite.planning.cell import Cell, Skipped
-from repro.suite.planning.designs import check_designs, lost_design, planned_design, without_primary
+from repro.suite.planning.designs import check_designs, planned_design, without_primary
 from repro.suite.planning.matrix import describe_plugins, expand_matrix, setting_notes
 from repro.suite.planning.terms import Terms
 from repro.suite.recorded import RecordedPlugin, StandIn, reading
@@ -328,11 +328,12 @@ def _on_another_device(cells: Mapping[str, Cell]) -> dict[str, str]:
 
 
 def _notes(plan: Plan, machine: Machine) -> list[str]:
-    """Return the other notes on the plan, each once."""
     found: list[str] = []
     if plan.suite.seeds == LEAST_REPEATS and plan.design.scored:
         found.append("5 pairs cannot be significant at the 5 % level (sign-flip floor 0.0625); 6 can")
-    found += [lost] if (lost := lost_design(plan.suite, plan.design)) else []
+    if plan.suite.sequential is not None and not plan.design.looks:
+        found.append("no look is taken: a cell of the primary contrast cannot run here; every cell runs "
+                     f"{plan.design.repeats} times, the pairs of the first look")
     found += setting_notes(plan.suite)
     found += dict.fromkeys(note for cell in plan.cells for note in cell.choices.notes(machine))
     reasons = {reason for cell in plan.cells if (reason := cell.choices.why_no_checkpoints())}
