@@ -130,9 +130,8 @@ def read_source(
 
     if until_settled and anytime:
         raise click.UsageError("--until-settled judges at declared looks and --anytime after every pair: give one")
-    given = {"seeds": seeds, "master_seed": master_seed}
     return read_suite(name, overrides, ANYTIME if anytime else UNTIL_SETTLED if until_settled else None,
-                      {key: value for key, value in given.items() if value is not None})
+                      {"seeds": seeds, "master_seed": master_seed})
 
 
 Answered = BaseModel | Mapping[str, Any] | Sequence[object]

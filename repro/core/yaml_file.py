@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,10 +136,8 @@ def _value(node: yaml.ScalarNode) -> Any:
 def _number(text: str) -> str | float:
     # YAML 1.1 reads 1.0e-3 as a number but 1e-3 as a string; a number is meant.
     if text[:1] in "+-.0123456789" and "e" in text.lower():
-        try:
+        with suppress(ValueError):
             return float(text)
-        except ValueError:
-            return text
     return text
 
 

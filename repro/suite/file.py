@@ -90,7 +90,8 @@ def read_suite(
     Args:
         suite: name, path, or what a file would hold; paths in such a suite are relative to the working directory.
         design: a sequential design for a suite that declares none.
-        options: field of the suite -> value of the option of this name, for example master_seed of --master-seed.
+        options: field of the suite -> value of the option of this name, for example master_seed of --master-seed;
+            None: it is not given.
 
     Raises:
         SuiteError: no such suite, or a problem in it or in an override, with its place.
@@ -109,7 +110,8 @@ def read_suite(
     data = classes.pinned(data, Base(Path(), absolute=True))
     holder.sources = classes.sources(data)
     for name, value in (options or {}).items():
-        data[name], written[name,] = value, f"--{name.replace('_', '-')} {value}"
+        if value is not None:
+            data[name], written[name,] = value, f"--{name.replace('_', '-')} {value}"
     if ("seeds",) in written and (design is not None or data.get("sequential") is not None):
         end = f"leave out {design.option}" if design else "add -o sequential=null"
         raise SuiteError("a sequential design runs up to its last look; leave this out, or for a fixed number "

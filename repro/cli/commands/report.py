@@ -40,13 +40,14 @@ def report(runs: tuple[Path, ...], targets: str, out: Path | None, only: str | N
     """
     from repro.bundle.source import expanded, open_records
     from repro.bundle.verify import unsound
-    from repro.cli.workflows.report import report_place, report_runs, whole_reporters
+    from repro.cli.workflows.report import report_place, report_runs
     from repro.core import registry
     from repro.core.errors import OutputError
+    from repro.reporting import reporters
 
     names, runs = targets.split(","), tuple(expanded(runs))
     if only:
-        for whole in whole_reporters(names):
+        for whole in (name for name, item in reporters(names).items() if not item.narrows):
             say(f"--only {only} does not apply to {whole}: it is written in full", err=True)
     folder = out or report_place(runs)
     with open_records(runs) as folders:

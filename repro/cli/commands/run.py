@@ -1,9 +1,10 @@
-"""`repro run`, and the hidden `repro track` that a run starts."""
+"""`repro run`, and the hidden commands that a run starts: `track`; of a pool on its nodes `lane` and `probe`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from repro.cli.options import (
 from repro.cli.terminal import say
 from repro.cli.workflows.starting import planned
 from repro.core.errors import UsageError, visible
-from repro.core.machine import Machine
+from repro.core.machine import Machine, detect
 
 
 @click.command()
@@ -161,3 +162,32 @@ def track(run: Path) -> None:
     from repro.runner.tracking_process import serve
 
     serve(run, sys.stdin, sys.stdout)
+
+
+@click.command(hidden=True)
+@click.argument("run", type=PlaceParam(path_type=Path))
+@click.argument("number", type=click.IntRange(1))
+@click.option("--cores", help="Cores of this lane.  [default: those of this process]")
+@click.option("--tied", is_flag=True, help="End when the process that started this one does.")
+@click.option("--strict", is_flag=True, help="As of `repro run`.")
+@click.option("--energy", is_flag=True, help="As of `repro run`.")
+@allow_option
+@allow_code_option
+def lane(
+    run: Path, number: int, cores: str | None, tied: bool, strict: bool, energy: bool, allowed: tuple[str, ...],
+    code: str | None,
+) -> None:
+    """Run the blocks of shard NUMBER of RUN."""
+    from repro.cli.workflows.pool import run_lane
+    from repro.runner.context import Options
+
+    sys.exit(run_lane(run, number, Options(strict=strict, energy=energy), allowed, code, cores, tied))
+
+
+@click.command(hidden=True)
+@click.argument("file", type=PlaceParam(path_type=Path))
+def probe(file: Path) -> None:
+    """Write the cores and GPUs that a process sees here into FILE."""
+    from repro.core.files import write_json
+
+    write_json(file, asdict(detect()))

@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from shlex import join
@@ -18,7 +17,7 @@ from repro.cli.workflows.progress import TerminalWatcher
 from repro.cli.workflows.run import consented, slurm_nodes
 from repro.core import orphans
 from repro.core.errors import Exit, OutputError, UsageError
-from repro.core.files import read_bounded, write_json
+from repro.core.files import read_bounded
 from repro.core.machine import Machine, detect
 from repro.core.random_streams import fresh_seed
 from repro.launchers.nodes.slurm_queue import ENDED, Queue, ask_slurm
@@ -101,11 +100,6 @@ def pool_machine(pool: Pool, suite: Suite, out: Path, options: Sequence[str]) ->
         log.unlink(missing_ok=True)
 
 
-def write_machine(path: Path) -> None:
-    """Write the machine that this process sees."""
-    write_json(path, asdict(detect()))
-
-
 def declared_pool(pool: Pool, plan: Plan, options: Sequence[str], flags: Sequence[str]) -> StoredPool:
     """Return the pool of a plan, as its run folder keeps it.
 
@@ -125,7 +119,7 @@ def declared_pool(pool: Pool, plan: Plan, options: Sequence[str], flags: Sequenc
     if pool.kind == "agents" and any(isinstance(item, Torchrun) and item.nodes > 1 for item in launchers):
         raise UsageError("--pool agents: a lane is one computer, and trials of this suite take several; use launcher "
                          "local")
-    return StoredPool(pool=pool, name=store_name(plan.suite.suite), nodes=slurm_nodes(plan) or 1,
+    return StoredPool(pool=pool, name=store_name(plan.suite.suite), nodes=slurm_nodes(plan.cells) or 1,
                       options=tuple(options), flags=tuple(flags))
 
 

@@ -23,11 +23,6 @@ def report_place(runs: Sequence[Path]) -> Path | None:
     return Path(f"{folder_name(first)}-report") if first is not None and is_foreign(first) else None
 
 
-def whole_reporters(targets: Sequence[str]) -> list[str]:
-    """Return which of the reporters always write all of a record."""
-    return [name for name, item in reporters(targets).items() if not item.narrows]
-
-
 def report_runs(
     runs: Sequence[Path], targets: Sequence[str], out: Path | None, only: str | None = None, prefix: str = "",
     changed: str = "",

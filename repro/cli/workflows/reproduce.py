@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -118,22 +119,24 @@ def reproduce(
             check_size(plan)
             folder = prepare(plan, _suite_text(first), out or dated(f"{plan.suite.suite}-reproduce"),
                              brought=first.folder.code)
-        asked = AskedAgain(terms.record, plan)
-        say(announced(first, plan, terms, asked.before), err=True)
+        question = hashlib.sha256(f"reproduction of {terms.record}".encode()).hexdigest()
+        # Repeating reproductions until one says "reproduced" errs more often than one does.
+        before = asked_words("reproduction of this record", earlier_answers(question, plan))
+        say(announced(first, plan, terms, before), err=True)
         if terms.power is not None:
             _warn_of_load(machine)
         origin = {"source": source.name, "identity": checked.identity, "of": terms.record}
         if resume is None:  # one that is resumed keeps its answer until there is another
             write_json(folder.root / ANSWER_FILE, {**origin, "answer": None})
-            asked.keep("not finished", folder)
+            keep_answer(question, plan, folder.root, "not finished")  # counts until there is another
         on = command(f"reproduce {quote(str(source))} --resume {quote(str(folder.root))}"
                      f"{permissions(first.plan.cells)}")
         second = execute(plan, folder, kept="nothing is judged; completed trials are kept",
-                         next_step=f"resume with: {on}", force=force, is_settled=_Looks(first, folder, terms).end_at)
+                         next_step=f"resume with: {on}", force=force, is_settled=partial(_end_at, first, folder, terms))
         found = judge(first, second, _chosen(second.plan), terms)
-        said = [text for text in (picked(first, second.plan), asked.before) if text]
+        said = [text for text in (picked(first, second.plan), before) if text]
         found = replace(found, warnings=(*found.warnings, *said))
-    asked.keep(found.answer, folder)
+    keep_answer(question, plan, folder.root, found.answer)
     write_json(folder.root / ANSWER_FILE, {**origin, "again": figures_sha256(second), **found.as_json()})
     return Reproduced(found, str(source), checked.identity, folder.root)
 
@@ -153,45 +156,23 @@ def _warn_of_load(machine: Machine) -> None:
             err=True)
 
 
-class AskedAgain:
-    """The count of the reproductions of a record on this machine: repeating them until one says "reproduced" errs more
-    often than one does."""
-
-    def __init__(self, record: str, plan: Plan) -> None:
-        self._question = hashlib.sha256(f"reproduction of {record}".encode()).hexdigest()
-        self._plan = plan
-        self.before = asked_words("reproduction of this record", earlier_answers(self._question, plan))
-
-    def keep(self, answer: str, folder: RunFolder) -> None:
-        """Keep the answer; "not finished" also counts, until there is another."""
-        keep_answer(self._question, self._plan, folder.root, answer)
-
-
 def _chosen(plan: Plan) -> list[tuple[str, int]]:
     return [(plan.cells[index].cell_id, repeat) for index, repeat in plan.order]
 
 
-@dataclass(frozen=True, slots=True)
-class _Looks:
-    """The looks of a reproduction that is judged until it is settled."""
-
-    first: Record
-    folder: RunFolder
-    terms: Terms
-
-    def end_at(self, pairs: int) -> bool:
-        """Return whether so many pairs give an answer at a declared look; the plan then ends with them."""
-        if pairs not in {look.n for look in self.terms.looks}:
-            return False
-        second = read_record(self.folder.root)
-        order = tuple((index, repeat) for index, repeat in second.plan.order if repeat < pairs)
-        plan = second.plan.model_copy(update={"order": order})
-        found = judge(self.first, replace(second, plan=plan), _chosen(plan), self.terms)
-        say(f"look at {pairs} pairs: {found.answer}", err=True)
-        if found.answer == "inconclusive":
-            return False
-        write_model(self.folder.plan, plan)
-        return True
+def _end_at(first: Record, folder: RunFolder, terms: Terms, pairs: int) -> bool:
+    """Return whether so many pairs give an answer at a declared look; the plan then ends with them."""
+    if pairs not in {look.n for look in terms.looks}:
+        return False
+    second = read_record(folder.root)
+    order = tuple((index, repeat) for index, repeat in second.plan.order if repeat < pairs)
+    plan = second.plan.model_copy(update={"order": order})
+    found = judge(first, replace(second, plan=plan), _chosen(plan), terms)
+    say(f"look at {pairs} pairs: {found.answer}", err=True)
+    if found.answer == "inconclusive":
+        return False
+    write_model(folder.plan, plan)
+    return True
 
 
 def reopen_reproduction(root: Path, first: Record) -> tuple[RunFolder, Plan, Terms]:

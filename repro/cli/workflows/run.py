@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -10,16 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from repro.cli.terminal import command
-from repro.cli.workflows.progress import TerminalWatcher, Told
-from repro.cli.workflows.tuning import (
-    BETWEEN_SECONDS,
-    Phases,
-    begin,
-    choose,
-    planned_tuning,
-    refuse_tuning_alone,
-    waits_for_choice,
-)
+from repro.cli.workflows.progress import TerminalWatcher, Told, duration
+from repro.cli.workflows.tuning import BETWEEN_SECONDS, Phases, begin, choose, waits_for_choice
 from repro.compare.design.calibration import keep_calibration
 from repro.compare.findings import Findings, findings
 from repro.compare.runs.asked import keep_answers
@@ -62,9 +55,9 @@ from repro.runner.tracking import Tracker, TrackingEnd
 from repro.runner.tracking_store import first_words
 from repro.suite.file import SuiteFile
 from repro.suite.kinds.program_files import ProgramFiles
-from repro.suite.kinds.trial_config import TrialConfig
+from repro.suite.planning.cell import Cell
 from repro.suite.planning.consent import permissions, permits, require_allowed, require_code
-from repro.suite.planning.cost import over_time_limits
+from repro.suite.planning.cost import estimate, over_time_limits
 from repro.suite.planning.matrix import expand_matrix
 from repro.suite.planning.plan import Plan
 
@@ -180,7 +173,9 @@ def resume_suite(
         _tune(root, consented(root / TUNING, allowed, code), options, track, new=False)
         return _score(root, track, options)
     _, written = reopen(root)
-    refuse_tuning_alone(root, written)
+    if written.kind == "tuning":
+        raise UsageError(f"{root}: is the tuning of the run {root.resolve().parent.name}; resume that: "
+                         f"{command(f'run --resume {shlex.quote(str(root.parent))}')}")
     if written.whole is not None:
         raise UsageError(f"{root}: is a part of a run in a pool; resume that run: it runs what is missing of this")
     if options.again and written.design.is_contest:
@@ -202,7 +197,10 @@ def _tune(root: Path, plan: Plan, options: Options, track: bool, new: bool = Tru
     told = messages(root, plan, "completed tuning trials are kept", "the settings are being chosen")
     own = replace(options, budget_seconds=None, register=None)
     with opened(RunFolder(root).tuning, plan, own, told, new, event) as (run, session):
-        run.watcher.stage(f"phase 1 of 2: {planned_tuning(plan)}")
+        seconds = estimate(plan).full_budget_seconds
+        about = "" if seconds is None else \
+            f", about {duration(seconds)} if every trial uses its whole budget (modelled)"
+        run.watcher.stage(f"phase 1 of 2: tuning, {len(plan.order)} trials of {len(plan.cells)} settings{about}")
         run.tracking = tracker = Tracker(run.folder.root) if track else None
         ended = session.execute(run)
         if tracker is not None:
@@ -309,14 +307,6 @@ def _next_step(record: Record, code: Exit) -> str:
     return f"{command(f'bundle {shlex.quote(str(record.folder.root))}')}  (one file, which others verify and run again)"
 
 
-def _to_complete(record: Record) -> str:
-    """Return the command that writes the report that could not be written at the end of a run, or first completes the
-    run."""
-    root = record.folder.root
-    again = _resume_command(root, record.plan) if record.missing() else command(f"report {shlex.quote(str(root))}")
-    return f"make room or mend what the error names, then: {again}"
-
-
 def _carry_out(run: Run | PooledRun, session: RunSession, track: bool) -> Ended:
     """Execute a run, then write its report and finish tracking, unless the run was refused."""
     page, folder, watcher = reporter("html"), run.folder, run.watcher
@@ -374,16 +364,16 @@ def _conclude(
 def _summarize(
     record: Record, code: Exit, report: str, tracking: TrackingEnd | None, unwritten: ReproError | None = None
 ) -> Ended:
-    trials: dict[str, int] = {}
-    for result in record.results:
-        trials[result.status] = trials.get(result.status, 0) + 1
-    found = findings(record)
+    found, root = findings(record), record.folder.root
     keep_answers(record, found.comparisons)
+    step = _next_step(record, code)
+    if unwritten:  # the report, if the run is complete
+        again = _resume_command(root, record.plan) if record.missing() else command(f"report {shlex.quote(str(root))}")
+        step = f"make room or mend what the error names, then: {again}"
     return Ended(
-        exit_code=unwritten.exit_code if unwritten and code != Exit.INTERRUPTED else code, folder=record.folder.root,
-        next_step=_to_complete(record) if unwritten else _next_step(record, code),
-        report=report, tracking=tracking, trials=trials,
-        found=found, tuning=read_tuning(record.folder.root), unwritten=str(unwritten or ""),
+        exit_code=unwritten.exit_code if unwritten and code != Exit.INTERRUPTED else code, folder=root, next_step=step,
+        report=report, tracking=tracking, trials=dict(Counter(result.status for result in record.results)),
+        found=found, tuning=read_tuning(root), unwritten=str(unwritten or ""),
     )
 
 
@@ -427,19 +417,15 @@ def machines_of_job(
     if in_job() or not any((level.get("kind") if isinstance(level, dict) else level) == "slurm" for level in levels):
         return ()
     cells, _ = expand_matrix(suite, source.problem, ProgramFiles(source.folder, suite.programs))
-    found, hint = job_machines(options, _most_nodes(cell.choices for cell in cells))
+    found, hint = job_machines(options, slurm_nodes(cells))
     if hint and any(cell.choices.device != CPU for cell in cells):
         tell(f"the nodes of the job have GPUs and it asks for none: add {hint} after --")
     return found
 
 
-def slurm_nodes(plan: Plan) -> int:
+def slurm_nodes(cells: Iterable[Cell]) -> int:
     """Return the most nodes that trials of launcher slurm take; 0: none has this launcher."""
-    return _most_nodes(cell.choices for cell in plan.cells)
-
-
-def _most_nodes(found: Iterable[TrialConfig]) -> int:
-    plugins = (choices.launcher.plugin for choices in found)
+    plugins = (cell.choices.launcher.plugin for cell in cells)
     return max((plugin.nodes for plugin in plugins if isinstance(plugin, Slurm)), default=0)
 
 
@@ -484,7 +470,7 @@ def _before_options(arguments: Sequence[str]) -> list[str]:
 
 
 def _submit(plan: Plan, options: Sequence[str], first: Sequence[str], again: Sequence[str], place: Path) -> str:
-    nodes = slurm_nodes(plan)
+    nodes = slurm_nodes(plan.cells)
     if not nodes or in_job():
         if options:
             kinds = ", ".join(dict.fromkeys(cell.choices.launcher.kind for cell in plan.cells))

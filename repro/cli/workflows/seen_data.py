@@ -42,10 +42,8 @@ def seen_data(plan: Plan, runs: Path, stated: bool = True) -> str:
                      key=lambda path: path.name[-15:], reverse=True)[:LATEST]
     found = ((path, _seen_by(path / f"{below}plan.json", plan)) for path in earlier)
     here = next((text for path, seen in found if (text := seen_words(plan, str(path), seen, stated))), "")
-    return here or ("" if below else _seen_elsewhere(plan, stated))
-
-
-def _seen_elsewhere(plan: Plan, stated: bool) -> str:
+    if here or below:
+        return here
     stop = stop_of(plan)
     lines = (line for line in answered(question_of(plan)) if line.master_seed == plan.master_seed)
     other = next((line for line in lines if line.stop not in ("", stop)), None)
@@ -66,7 +64,6 @@ def seen_words(plan: Plan, run: str, seen: Seen, stated: bool) -> str:
 
 
 def _seen_by(path: Path, plan: Plan) -> Seen:
-    """Return whether the run of a stored plan has seen the data of this one."""
     try:
         return seen_by(plan, json.loads(read_bounded(path)))
     except (OutputError, ValueError, LookupError, TypeError, AttributeError, RecursionError):

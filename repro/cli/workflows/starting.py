@@ -206,7 +206,6 @@ def gate(suite: SuiteSource, overrides: Sequence[str] = (), *, only: Sequence[st
 def _read(suite: SuiteSource, overrides: Sequence[str], seeds: int | None, master_seed: int | None) -> SuiteFile:
     if isinstance(overrides, str):
         raise UsageError(f"overrides {overrides!r}: are a list of texts, such as [\"processes=1,2\"]")
-    given = {"seeds": seeds, "master_seed": master_seed}
     content = suite.model_dump(mode="json", by_alias=True, exclude_defaults=True) if isinstance(suite, Suite) else \
         suite if isinstance(suite, Mapping) else str(suite)
-    return read_suite(content, overrides, None, {key: value for key, value in given.items() if value is not None})
+    return read_suite(content, overrides, None, {"seeds": seeds, "master_seed": master_seed})

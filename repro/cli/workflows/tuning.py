@@ -17,8 +17,7 @@ from typing import Any
 import yaml
 
 from repro.cli.terminal import command
-from repro.cli.workflows.progress import duration
-from repro.core.errors import TrialError, UsageError
+from repro.core.errors import TrialError
 from repro.core.files import write_model, write_text
 from repro.core.machine import Machine, detect
 from repro.core.random_streams import fresh_seed
@@ -129,24 +128,6 @@ def begin(phases: Phases, suite_text: str, out: Path | None) -> Path:
 def waits_for_choice(root: Path) -> bool:
     """Return whether a folder is a run whose tuning has not led to a plan yet."""
     return not (root / "plan.json").is_file() and (root / TUNING / "plan.json").is_file()
-
-
-def refuse_tuning_alone(root: Path, plan: Plan) -> None:
-    """Refuse to resume a tuning without the run that it belongs to.
-
-    Raises:
-        UsageError: `root` is the folder of a tuning.
-    """
-    if plan.kind == "tuning":
-        raise UsageError(f"{root}: is the tuning of the run {root.resolve().parent.name}; resume that: "
-                         f"{command(f'run --resume {shlex.quote(str(root.parent))}')}")
-
-
-def planned_tuning(plan: Plan) -> str:
-    """Return what a tuning is about to do, and how long it may take."""
-    seconds = estimate(plan).full_budget_seconds
-    about = "" if seconds is None else f", about {duration(seconds)} if every trial uses its whole budget (modelled)"
-    return f"tuning, {len(plan.order)} trials of {len(plan.cells)} settings{about}"
 
 
 def choose(root: Path, tuning: Tuning, machine: Machine) -> Plan:

@@ -70,9 +70,7 @@ class Cell(Frozen):
     @property
     def well_paired(self) -> bool:
         """A side B names its side A, which the choices give; no other cell names one."""
-        if self.side != "B":
-            return not self.twin_of
-        return self.twin_of == self.choices.cell_id
+        return self.twin_of == (self.choices.cell_id if self.side == "B" else "")
 
     def relabelled(self) -> Cell:
         """Return the cell with the label and the factors that its choices give."""
