@@ -69,18 +69,6 @@ def contenders(suite: Suite, problem: Problem) -> list[Contender]:
     return found
 
 
-def check_spaces(tune: Tune, found: list[Contender], problem: Problem) -> None:
-    """Refuse a space that is no contender's.
-
-    Raises:
-        SuiteError: there is one.
-    """
-    idle = next((place for place in range(len(tune.spaces)) if place not in {item.place for item in found}), None)
-    if idle is not None:
-        raise problem("matches no contender that an earlier space has not: "
-                      f"{'; '.join(item.label for item in found[:8])}", ("tune", "spaces", idle, "for"))
-
-
 def _grouped(suite: Suite, tune: Tune, problem: Problem) -> dict[str, list[Levels]]:
     """Return contender -> the combinations in which it may be tuned; every contender of the matrix is in it."""
     names = tune.contenders if tune.contenders is not None else tuple(suite.matrix)

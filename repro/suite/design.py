@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_WITHOUT_TARGET
@@ -72,15 +72,6 @@ class Design:
         """Repeats that every cell has, however early the run stops."""
         return self.repeats
 
-    def of(self, judges: Judges, judged: tuple[int, ...]) -> Design:
-        """Return the design of a plan.
-
-        Args:
-            judges: as far as its cells can run on a machine.
-            judged: places of the two cells of the primary contrast.
-        """
-        return replace(self, judges=judges)
-
     def repeats_of(self, place: int) -> int:
         """Return the most repeats of the cell at a place in the plan."""
         return self.repeats
@@ -103,10 +94,6 @@ class ChosenDesign:
     option: str
     fields: Mapping[str, Any]
     seeds: int
-
-    def applied(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return raw data of a suite with this design."""
-        return {**data, "sequential": dict(self.fields), "seeds": self.seeds}
 
 
 UNTIL_SETTLED = ChosenDesign(

@@ -158,7 +158,7 @@ def _with_design(data: dict[str, Any], design: ChosenDesign, written: dict[Field
             raise SuiteError("the suite declares looks; leave it out, or add -o sequential=null", file=design.option)
         return data
     written |= {("sequential",): design.option, ("seeds",): design.option}
-    return design.applied(data)
+    return {**data, "sequential": dict(design.fields), "seeds": design.seeds}
 
 
 def _without_secrets(item: Any) -> Any:

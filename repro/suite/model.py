@@ -19,7 +19,7 @@ from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.kinds.kinds import AnyTrialConfig, default_metric
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, METRICS
-from repro.suite.sequential import Sequential, SequentialDesign, with_last_look
+from repro.suite.sequential import Sequential, SequentialDesign
 from repro.suite.tune import MOST_SETTINGS, Setting, Tune, Tuned
 
 METHOD: Final = "2.0"
@@ -195,8 +195,7 @@ class Suite(SuitePart):
     @model_validator(mode="before")
     @classmethod
     def _defaults(cls, data: Any) -> Any:
-        """Fill in a contest's own margin, and the metric that a contrast leaves out."""
-        data = with_last_look(data)
+        """Fill in a contest's own margin, the metric that a contrast leaves out, and the last look as `seeds`."""
         if not isinstance(data, Mapping):
             return data
         trial, matrix = data.get("trial"), data.get("matrix")
@@ -207,6 +206,10 @@ class Suite(SuitePart):
         own = DEFAULT_OF_A_CONTEST if contest else default_metric(trial) if isinstance(trial, Mapping) else ""
         if own and isinstance(primary := found.get("primary"), Mapping):
             found["primary"] = {"metric": own, **primary}
+        sequential = data.get("sequential")
+        looks = sequential.get("looks") if isinstance(sequential, Mapping) else None
+        if isinstance(looks, list | tuple) and looks and type(looks[-1]) is int and looks[-1] > 0:
+            found.setdefault("seeds", looks[-1])
         return found
 
     @model_validator(mode="after")

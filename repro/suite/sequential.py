@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, StrictInt, model_validator
 
 from repro.stats.exact_tests import EXACT_PAIRS, sign_flip_floor
 from repro.stats.sequential import MOST_LOOKS, LookLevel, look_levels
-from repro.suite.design import Design, Judges
+from repro.suite.design import Design
 from repro.suite.field_problem import FieldProblem, SuitePart
 
 ANYTIME_LEAST = 7
@@ -100,9 +99,6 @@ class SequentialDesign(Design):
     def common(self) -> int:
         return self.looks[0]
 
-    def of(self, judges: Judges, judged: tuple[int, ...]) -> Design:
-        return replace(self, judges=judges, judged=judged)
-
     def repeats_of(self, place: int) -> int:
         return self.repeats if place in self.judged else self.common
 
@@ -122,12 +118,3 @@ class SequentialDesign(Design):
         return (f"{', '.join(str(level.n) for level in levels)} pairs; p needed for a difference "
                 f"{', '.join(f'{level.difference:.4f}' for level in levels)}, for each side of same "
                 f"{', '.join(f'{level.same:.4f}' for level in levels)}")
-
-
-def with_last_look(data: Any) -> Any:
-    """Return raw data of a suite in which `seeds`, if it is left out, is the last look."""
-    design = data.get("sequential") if isinstance(data, Mapping) else None
-    looks = design.get("looks") if isinstance(design, Mapping) else None
-    if not isinstance(looks, list | tuple) or not looks or "seeds" in data:
-        return data
-    return {**data, "seeds": looks[-1]} if type(looks[-1]) is int and looks[-1] > 0 else data

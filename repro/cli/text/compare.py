@@ -235,12 +235,20 @@ def comment(found: Compared, conditions: Sequence[str] = ()) -> str:
 
     lines = [f"### {safe(found.suite)}: {safe(_headline(found, conditions))}", ""]
     lines += [f"- **failed** {safe(text)}" for text in found.failures[:SENTENCES]]
-    lines += [f"- {safe(comparison_sentence(item))}" for item in _spoken(found)[:SENTENCES]]
+    in_full = ([item for item in found.comparisons if item.primary]
+               or [item for item in found.comparisons if item.verdict in DECIDED] or found.comparisons)
+    lines += [f"- {safe(comparison_sentence(item))}" for item in in_full[:SENTENCES]]
     lines += [f"- {safe(text)}" for text in quality_lines(found.claims)[:ROWS]]
     ratios = comparison_table(found.comparisons, found.origins, DIGITS).without((ALONE,))
     cells = spread_table(found.summaries, found.origins).without(("CV", "Other ends"))
     lines += [*_table(ratios, safe), *_table(cells, safe)]
-    lines += ["", *(f"- {safe(text)}" for text in (FOOTNOTE, *_noted(found)))]
+    cautions = dict.fromkeys(text for item in found.comparisons for text in item.cautions)
+    notes = [*dict.fromkeys(item.also for item in found.comparisons if item.also),
+             *(f"caution: {text}" for text in cautions), *(f"warning: {text}" for text in found.warnings),
+             *(f"note: {text}" for text in found.notes)]
+    lines += ["", *(f"- {safe(text)}" for text in (
+        FOOTNOTE, *notes[:NOTES], *_left_out("note", len(notes) - NOTES), f"errors: {found.error_budget}",
+        calibration_text(found.calibration)))]
     lines += ["", f"suite digest {found.digest[:16]}, method {safe(found.method)}, {safe(METRICS[found.metric].noun)}"]
     return "\n".join(lines) + "\n"
 
@@ -250,22 +258,6 @@ def _headline(found: Compared, conditions: Sequence[str]) -> str:
         return f"{'failed' if found.failures else 'passed'} (fail if {', '.join(conditions)})"
     words = [item.spoken for item in found.comparisons if item.primary] or [item.spoken for item in found.comparisons]
     return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words)) if len(words) > 1 else words[0]
-
-
-def _spoken(found: Compared) -> list[Comparison]:
-    """Return the comparisons to be written in full: those declared, else those decided, else all."""
-    return ([item for item in found.comparisons if item.primary]
-            or [item for item in found.comparisons if item.verdict in DECIDED] or found.comparisons)
-
-
-def _noted(found: Compared) -> list[str]:
-    """Return what a reader must know beside the figures; the last lines say what is left out here."""
-    cautions = dict.fromkeys(text for item in found.comparisons for text in item.cautions)
-    also = dict.fromkeys(item.also for item in found.comparisons if item.also)
-    notes = [*also, *(f"caution: {text}" for text in cautions), *(f"warning: {text}" for text in found.warnings),
-             *(f"note: {text}" for text in found.notes)]
-    return [*notes[:NOTES], *_left_out("note", len(notes) - NOTES), f"errors: {found.error_budget}",
-            calibration_text(found.calibration)]
 
 
 def _table(table: TextTable, safe: Callable[[str], str]) -> Iterator[str]:

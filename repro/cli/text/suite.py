@@ -263,12 +263,6 @@ def phases_text(phases: Phases) -> str:
     return "\n".join([*lines, "", "phase 2, scored:"])
 
 
-def tuning_lines(tuning: Tuning) -> list[str]:
-    """Return the chosen setting of every contender, and what the choice took."""
-    lines = [f"tuned:  {item.label}: {_choice(tuning, item)} ({_cost(item.cost)})" for item in tuning.contenders]
-    return [*lines, f"tuning: {_cost(tuning.cost)}, in a separate record: {tuning.record.folder.root}"]
-
-
 def _choice(tuning: Tuning, item: TunedContender) -> str:
     best, spec = item.chosen, METRICS[tuning.tune.metric]
     if best is None:
@@ -290,10 +284,13 @@ def ended_text(ended: Ended) -> str:
     found = ended.found
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(ended.trials.items())) or "none has ended"
     lines = [*cell_lines(found.summaries), f"trials: {statuses}",
-             *(visible(f"{item.word}: {item.line}") for item in found.warnings),
-             *(map(visible, tuning_lines(ended.tuning)) if ended.tuning else ()), "",
-             *answer_lines(found), calibration_text(found.calibration), "",
-             f"report: {ended.report or 'not written'}", f"run:    {ended.folder}"]
+             *(visible(f"{item.word}: {item.line}") for item in found.warnings)]
+    if tuning := ended.tuning:
+        lines += [visible(f"tuned:  {item.label}: {_choice(tuning, item)} ({_cost(item.cost)})")
+                  for item in tuning.contenders]
+        lines.append(visible(f"tuning: {_cost(tuning.cost)}, in a separate record: {tuning.record.folder.root}"))
+    lines += ["", *answer_lines(found), calibration_text(found.calibration), "",
+              f"report: {ended.report or 'not written'}", f"run:    {ended.folder}"]
     if ended.tracking:
         shown = "not replayed, see the warning" if ended.warning() else f"open it with: {command('ui')}"
         lines.append(f"mlflow: {ended.tracking.uri}  ({shown})")

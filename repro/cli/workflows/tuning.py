@@ -25,7 +25,7 @@ from repro.record.folder import limits
 from repro.record.folder.store import TUNING, RunFolder
 from repro.record.tuning import DECLARED, FROZEN, RULE, Declared, Tuning, read_declared
 from repro.runner.run import dated, fill, prepare
-from repro.suite.contenders import Contender, check_spaces, contenders, scored_suite, tuning_suite
+from repro.suite.contenders import Contender, contenders, scored_suite, tuning_suite
 from repro.suite.field_problem import Problem, as_text
 from repro.suite.file import SuiteFile
 from repro.suite.model import Suite
@@ -76,8 +76,10 @@ def plan_phases(source: SuiteFile, overrides: Sequence[str], machine: Machine | 
     overridden = bool(overrides)
     tuning = make_plan(tried, machine, source.problem, overridden, Drawn(seed, fresh_seed()), folder=source.folder)
     found = contenders(tried, source.problem)
-    if not overrides:  # which may take contenders away
-        check_spaces(suite.tune, found, source.problem)
+    idle = sorted({*range(len(suite.tune.spaces))} - {item.place for item in found})
+    if idle and not overrides:  # which may take contenders away
+        raise source.problem("matches no contender that an earlier space has not: "
+                             f"{'; '.join(item.label for item in found[:8])}", ("tune", "spaces", idle[0], "for"))
     _refuse_untried(tuning, source.problem)
     first = [(item.levels, item.settings[0]) for item in found]  # which will be chosen is not known before the tuning
     draft = make_plan(scored_suite(declared.seeded, first), machine, source.problem, overridden,

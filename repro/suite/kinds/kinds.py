@@ -17,8 +17,7 @@ from repro.suite.kinds.trial_config import TrialConfig
 from repro.suite.metrics import DEFAULT_TO_THE_END
 
 DEFAULT, PROGRAM = "training", "program"
-OF_PAPERS: dict[str, type[TrialConfig]] = registry.parts("kind")
-KINDS: dict[str, type[TrialConfig]] = {DEFAULT: TrainingConfig, PROGRAM: ProgramConfig, **OF_PAPERS}
+KINDS: dict[str, type[TrialConfig]] = {DEFAULT: TrainingConfig, PROGRAM: ProgramConfig, **registry.parts("kind")}
 """Every kind. `repro.suite.kinds.trial_config` says how to add one."""
 
 

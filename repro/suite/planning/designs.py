@@ -11,6 +11,7 @@ from repro.suite.field_problem import Problem
 from repro.suite.metrics import DEFAULT_OF_A_CONTEST, METRICS, OF_MEASUREMENTS
 from repro.suite.model import Suite
 from repro.suite.planning.cell import Cell
+from repro.suite.sequential import SequentialDesign
 
 
 def planned_design(suite: Suite, cells: Sequence[Cell], kind: PlanKind = "suite") -> Design:
@@ -21,20 +22,13 @@ def planned_design(suite: Suite, cells: Sequence[Cell], kind: PlanKind = "suite"
     judges = judges_of_all({cell.choices.stop.judges for cell in cells})
     if suite.sequential is None or kind != "suite":
         return Design(judges=judges, repeats=suite.seeds, scored=kind != "tuning")
-    judged = _judged_cells(suite, cells)
-    if not judged:
-        return Design(judges=judges, repeats=suite.design.common)
-    return suite.design.of(judges, judged)
-
-
-def _judged_cells(suite: Suite, cells: Sequence[Cell]) -> tuple[int, ...]:
-    """Return the places of the two cells that decide when a sequential run stops; () if one of them is missing here."""
-    if suite.primary is None:
-        return ()
     data = [cell.choices.stated() for cell in cells]
-    found = [next((index for index, item in enumerate(data) if pattern.matches(item, wanted)), None)
-             for wanted in (suite.primary.candidate, suite.primary.baseline)]
-    return tuple(index for index in found if index is not None) if None not in found else ()
+    sides = (suite.primary.candidate, suite.primary.baseline) if suite.primary is not None else ()
+    judged = [next((place for place, item in enumerate(data) if pattern.matches(item, side)), None) for side in sides]
+    places = tuple(place for place in judged if place is not None)
+    if len(places) < 2:
+        return Design(judges=judges, repeats=suite.design.common)
+    return SequentialDesign(judges=judges, repeats=suite.seeds, sequential=suite.sequential, judged=places)
 
 
 def without_primary(suite: Suite) -> dict[str, Any]:

@@ -242,16 +242,10 @@ def _label(suite: Suite, expanded: list[tuple[AnyTrialConfig, Combination]], pro
             differs_in = differing(factors, {key: every[0][key] for key in varying})
         label = label_of(choices, factors, differs_in)
         if canonical(choices) in seen:
-            raise problem(f"the cell {label!r} is requested twice", ("matrix", *_repeated(suite)))
+            repeated = [key for key, levels in suite.matrix.items()  # none: two factors set the same field
+                        if len({json.dumps(level, sort_keys=True) for level in levels}) < len(levels)]
+            raise problem(f"the cell {label!r} is requested twice", ("matrix", *repeated[:1]))
         seen[canonical(choices)] = label
         cells.append(Cell(cell_id=choices.cell_id, label=label, factors=factors, choices=choices,
                           differs_in=differs_in))
     return cells
-
-
-def _repeated(suite: Suite) -> tuple[str, ...]:
-    """Return the first factor that lists one level twice; () if two factors set the same field."""
-    for key, levels in suite.matrix.items():
-        if len({json.dumps(level, sort_keys=True) for level in levels}) < len(levels):
-            return (key,)
-    return ()
