@@ -42,7 +42,7 @@ COMMANDS = {
     "plan": ("repro.cli.commands.suites:plan", "Show the trials that SUITE runs here."),
     "predict": ("repro.papers.predict.cli:predict", "Model the times of RUN with other numbers of processes."),
     "probe": ("repro.cli.commands.run:probe", ""),
-    "report": ("repro.cli.commands.report:report", "Write the report of a run again."),
+    "report": ("repro.cli.commands.compare:report", "Write the report of a run again."),
     "reproduce": ("repro.cli.commands.bundle:reproduce", "Run a record again and judge its claim."),
     "run": ("repro.cli.commands.run:run", "Run SUITE, or resume an interrupted run."),
     "schema": ("repro.cli.commands.suites:schema", "Print the JSON Schema of suites, records or --json."),

@@ -99,9 +99,13 @@ def plan_text(
     place = f"{plan.device_count} GPU(s)" if plan.uses_gpus else f"{plan.cores} CPU cores"
     lines = [phases_text(phases), ""] if phases else []
     lines += [f"{plan.suite.suite}{version}: {count} on {place}",
-             f"suite digest {plan.digest[:16]}, method {plan.method}", *_seeds(plan, drawn), ""]
+              f"suite digest {plan.digest[:16]}, method {plan.method}"]
+    if "master_seed" in drawn:
+        lines.append("seeds: drawn by each run, for its data and its order; --master-seed N states those of the data")
+    elif drawn:
+        lines.append(f"seeds: master seed {plan.master_seed} as stated; each run draws its order")
     width = max(len(cell.label) for cell in plan.cells)
-    lines += [f"  {cell.label:<{width}}  {cell.choices.work}" for cell in plan.cells]
+    lines += ["", *(f"  {cell.label:<{width}}  {cell.choices.work}" for cell in plan.cells)]
     if plan.design.is_contest:
         lines += ["", f"claim of every cell: {plan.cells[0].choices.stop.claim}"]
     if plan.design.looks:
@@ -193,12 +197,6 @@ def _text(work: Work | None) -> str:
         return "unknown, and not in the cost: the workload does not state its layers"
     sent = f", {work.sent_bytes / 1e3:,.3g} kB in {work.messages:.3g} messages" if work.messages else ""
     return f"{work.flops / 1e6:,.3g} Mflop over all ranks{sent}"
-
-
-def _seeds(plan: Plan, drawn: Sequence[str]) -> list[str]:
-    if "master_seed" in drawn:
-        return ["seeds: drawn by each run, for its data and its order; --master-seed N states those of the data"]
-    return [f"seeds: master seed {plan.master_seed} as stated; each run draws its order"] if drawn else []
 
 
 def _level(level: Any) -> str:

@@ -106,8 +106,11 @@ class TerminalWatcher:
     def trial_ticked(self, value: float | None, epochs: float, samples_per_second: float | None) -> None:
         self._tell("trial_ticked", value=value, epochs=epochs, samples_per_second=samples_per_second)
         shown = "not finite" if value is None else self._shown(value)
+        tokens = self._quality.tokens(samples_per_second) if self._quality else None
+        rate = "" if not samples_per_second else (
+            f", {samples_per_second:,.0f} samples/s" if tokens is None else f", {tokens:,.0f} tokens/s")
         left = self._left() or self._most_left(epochs)
-        text = f"{self._metric} {shown} at epoch {epochs:.1f}{self._rate(samples_per_second)}{left}"
+        text = f"{self._metric} {shown} at epoch {epochs:.1f}{rate}{left}"
         if self._live:
             self._bar.update(self._task, now=text)
         elif time.monotonic() - self._shown_at > QUIET_SECONDS:
@@ -129,12 +132,6 @@ class TerminalWatcher:
     def _shown(self, value: float) -> str:
         derived = self._quality.words(value) if self._quality else ""
         return f"{value:.4f}" + (f" ({derived})" if derived else "")
-
-    def _rate(self, samples_per_second: float | None) -> str:
-        if not samples_per_second:
-            return ""
-        tokens = self._quality.tokens(samples_per_second) if self._quality else None
-        return f", {samples_per_second:,.0f} samples/s" if tokens is None else f", {tokens:,.0f} tokens/s"
 
     def look_taken(self, look: Look, found: Comparison) -> None:
         self._tell("look_taken", number=look.number, n=look.n, ratio=look.ratio, decision=look.decision)
