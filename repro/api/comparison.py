@@ -150,17 +150,14 @@ class Comparison:
             axes.errorbar([self.ratio], [0], xerr=[[self.ratio - low], [high - self.ratio]], fmt="o", capsize=4,
                           label=f"ratio {self.ratio:.3g}" + (f", {self._found.coverage} interval"
                                                              if self.interval else ""))
-        axes.set(xscale="log", yticks=[], ylim=(-0.15, 0.3), title=f"{self.candidate}\nagainst {self.baseline}: "
-                 f"{self.verdict}", xlabel=f"ratio of {METRICS[self.metric].noun} ({self._origin}), log scale")
+        axes.set(xscale="log", yticks=[], ylim=(-0.15, 0.3),
+                 title=f"{self.candidate}\nagainst {self.baseline}: {self.verdict}",
+                 xlabel=f"ratio of {METRICS[self.metric].noun} ({self.figures['origin']}), log scale")
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.xaxis.set_major_formatter(ScalarFormatter())
         axes.xaxis.set_minor_locator(NullLocator())
         axes.legend(loc="upper right", fontsize="small")
         return axes
-
-    @property
-    def _origin(self) -> str:
-        return str(self.figures["origin"])
 
     def __repr__(self) -> str:
         state = f"; the record {self._attrs['state']}" if self._attrs["unverified"] else ""

@@ -145,7 +145,10 @@ class Joined(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # no loss to return
         """Take one step; `closure` is not called."""
-        self._share()
+        own = iter(self.param_groups)
+        for part in self.parts:  # `load_state_dict` replaces groups and state with other objects
+            part.param_groups = [next(own) for _ in part.param_groups]
+            part.state = self.state
         rates = [group["lr"] for group in self.param_groups]
         for group in self.param_groups:
             group["lr"] *= group.get("rate_share", 1.0)
@@ -155,10 +158,3 @@ class Joined(torch.optim.Optimizer):
         finally:
             for group, rate in zip(self.param_groups, rates, strict=True):
                 group["lr"] = rate
-
-    def _share(self) -> None:
-        """Give every part its groups and the state: `load_state_dict` replaces both with other objects."""
-        own = iter(self.param_groups)
-        for part in self.parts:
-            part.param_groups = [next(own) for _ in part.param_groups]
-            part.state = self.state

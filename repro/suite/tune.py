@@ -37,12 +37,6 @@ TUNABLE_ALONE = ("gradient_clip", "workload.label_smoothing")
 TUNABLE_TEXT = f"fields of {', '.join(TUNABLE)}, and {', '.join(TUNABLE_ALONE)}"
 
 
-def _is_tunable(field: str) -> bool:
-    part, _, rest = field.partition(".")
-    kind = rest == "kind" and part != "schedule"  # a schedule is no plug-in
-    return field in TUNABLE_ALONE or (part in TUNABLE and rest != "" and not kind)
-
-
 class Axis(SuitePart):
     """The values of one field: a range, or a list of choices. A range has one of `log`, `linear` and `int`."""
 
@@ -141,7 +135,9 @@ class Space(SuitePart):
         if not self.space:
             raise FieldProblem("is empty: name at least one field to tune", ("space",))
         for name in self.space:
-            if not _is_tunable(name):
+            part, _, rest = name.partition(".")
+            kind = rest == "kind" and part != "schedule"  # a schedule is no plug-in
+            if name not in TUNABLE_ALONE and (part not in TUNABLE or not rest or kind):
                 raise FieldProblem("is not tuned: the contenders must train the same task, to one target, in one "
                                    f"budget, on the same machine; a space may hold {TUNABLE_TEXT}", ("space", name))
         if self.trials is not None and not self.unequal.strip():

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from shlex import join
 
@@ -154,7 +155,9 @@ def run_lane(
     if tied:
         orphans.signal_at_parent_exit(signal.SIGTERM)
     if cores:
-        os.sched_setaffinity(0, {core for part in cores.split(",") for core in _range(part)})
+        spans = (part.partition("-") for part in cores.split(","))
+        ranges = (range(int(first), int(last or first) + 1) for first, _, last in spans)
+        os.sched_setaffinity(0, {*chain(*ranges)})
     plan = consented(root, allowed, code)
     begun = begin_shard(root, plan, number)
     if begun is None:
@@ -164,8 +167,3 @@ def run_lane(
     with TerminalWatcher() as watcher, open_session(folder, watcher, told) as session:
         session.execute(Run(part, folder, detect(), watcher, options)).completed()
     return Exit.DONE
-
-
-def _range(part: str) -> range:
-    first, _, last = part.partition("-")
-    return range(int(first), int(last or first) + 1)
