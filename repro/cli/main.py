@@ -137,13 +137,13 @@ def main() -> None:
     except OSError as error:
         if os.environ.get("REPRO_DEBUG"):
             raise
-        if error.filename is None and error.errno not in UNWRITABLE:
-            _end_internally(error)
-        if error.filename is None:
+        if error.filename is not None:
+            click.echo(f"error: {_message(error.filename)}: cannot be used: {error.strerror}", err=True)
+        elif error.errno in UNWRITABLE:
             _drop_output()
             click.echo(f"error: the output cannot be written: {error.strerror}", err=True)
-            sys.exit(Exit.USAGE)
-        click.echo(f"error: {_message(error.filename)}: cannot be used: {error.strerror}", err=True)
+        else:
+            _end_internally(error)
         sys.exit(Exit.USAGE)
     except Exception as error:  # a bug of this package: one line for the user, a traceback with REPRO_DEBUG=1
         if os.environ.get("REPRO_DEBUG"):

@@ -70,11 +70,7 @@ def load_now(seconds: float = 0.1) -> float:
 
 
 def rank_threads(environment: Mapping[str, str]) -> int:
-    """Return how many threads torch uses in a rank on the CPU: as OMP_NUM_THREADS says, else one.
-
-    Launchers start ranks with it, ranks set torch to it, the preflight check counts cores by it, and the record of what
-    ran is compared with it.
-    """
+    """Return how many threads torch uses in a rank on the CPU: as OMP_NUM_THREADS says, else one."""
     stated = environment.get("OMP_NUM_THREADS", "")
     return int(stated) if stated.isdecimal() and int(stated) > 0 else 1
 

@@ -63,13 +63,14 @@ def pool_machine(pool: Pool, suite: Suite, out: Path, options: Sequence[str]) ->
                          "then run tuned.yaml in a pool")
     check_options(pool, options)
     if pool.kind != "slurm":
-        here, cores = detect(), len(os.sched_getaffinity(0)) // (pool.lanes or 1)
+        here = detect()
         if pool.kind == "agents":
             return here
+        lanes = pool.lanes or max(here.device_count if pool.kind == "gpus" else 1, 1)
+        cores = max(len(os.sched_getaffinity(0)) // lanes, 1)
         if pool.kind == "cores":
-            return Machine("cpu", 0, max(cores, 1), here.cpp_compiler)
-        return Machine(here.device, min(here.device_count, 1), max(len(os.sched_getaffinity(0)) // (
-            pool.lanes or max(here.device_count, 1)), 1), here.cpp_compiler)
+            return Machine("cpu", 0, cores, here.cpp_compiler)
+        return Machine(here.device, min(here.device_count, 1), cores, here.cpp_compiler)
     found = out.with_name(f".{out.name}.{fresh_seed():x}.json").absolute()
     log = found.with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)

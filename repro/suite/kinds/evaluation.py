@@ -35,9 +35,7 @@ class Pattern:
     """
 
     def __init__(self, expression: Any) -> None:
-        """Args:
-            expression: compiled by `re2`.
-        """
+        """Make it of an expression that `re2` has compiled."""
         self._search = expression.search
         self._groups = tuple(expression.groupindex.items())
         self.names = tuple(expression.groupindex)
