@@ -65,9 +65,6 @@ class CarriedCode:
 class BatchSize(SuitePart):
     """Samples per optimizer step; a plain number is the same as `{global: number}`."""
 
-    if TYPE_CHECKING:
-        global_: int
-
     @model_validator(mode="before")
     @classmethod
     def _by_number(cls, data: Any) -> Any:
