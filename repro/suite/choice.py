@@ -87,7 +87,7 @@ class Choice(Frozen):
         return without_users(f"{self.kind} ({options})" if options else self.kind)
 
 
-def parse_choice(seam: str, value: Any) -> Any:
+def parse_choice(seam: str, value: Any) -> Choice:
     """Parse `ring` or `{kind: ring, ...}` into a Choice whose plug-in accepted the options.
 
     Raises:

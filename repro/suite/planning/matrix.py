@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,11 +174,9 @@ def describe_plugins(suite: Suite, cells: Sequence[Cell]) -> tuple[RecordedPlugi
 
 def _parsed(seam: str, value: Any) -> Choice | None:
     """Return a choice as a suite writes it; None if it is none, which is the default, or only in excluded cells."""
-    try:
-        found = parse_choice(seam, value)
-    except FieldProblem:
-        return None
-    return found if isinstance(found, Choice) else None
+    with suppress(FieldProblem):
+        return parse_choice(seam, value)
+    return None
 
 
 def _check_size(suite: Suite, problem: Problem) -> None:
