@@ -71,7 +71,9 @@ def print_compared(found: Compared) -> None:
     if short:
         say("the reasons of these contrasts of single cells: repro compare RUN --json, or the report")
     else:
-        say(*_reasons(found.comparisons))
+        for number, item in enumerate(found.comparisons, 1):
+            settles = f"; {item.settles}" if item.settles else ""
+            say(f"{number}. {item.spoken}: {item.because}{settles}", *(f"   {detail}" for detail in _details(item)))
     if not leading:
         print_effects(found.effects, found.origin, console)
     say(*cautions_of(found.comparisons), f"errors: {found.error_budget}", *(f"note: {text}" for text in found.notes),
@@ -104,13 +106,6 @@ def effect_lines(item: MainEffect) -> Iterator[str]:
     yield f"{item.level} against {item.reference} ({pooled.metric}): {pooled.spoken}, {size}{limits}{item.scope}" \
         if size else f"{item.level} against {item.reference} ({pooled.metric}): {pooled.spoken}; {pooled.because}"
     yield from (f"caution: it {other.words}" for other in item.flagged)
-
-
-def _reasons(found: Sequence[Comparison]) -> Iterator[str]:
-    for number, item in enumerate(found, 1):
-        settles = f"; {item.settles}" if item.settles else ""
-        yield f"{number}. {item.spoken}: {item.because}{settles}"
-        yield from (f"   {detail}" for detail in _details(item))
 
 
 def calibration_text(found: Calibration | None) -> str:
