@@ -154,9 +154,12 @@ def _convergences(rows: Sequence[Convergence], short: bool) -> list[str]:
         counts = Counter(row.verdict for row in rows)
         return [f"convergence: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}; each: "
                 "repro compare RUN --json"]
-    return [f"convergence of {row.candidate_label} against {row.baseline_label} ({row.workload}, batch "
-            f"{row.global_batch}, {row.precision}): {row.verdict}"
-            f"{'' if row.ratio is None else f', {row.ratio:.3f} x the samples'}; {row.because}" for row in rows]
+    found = []
+    for row in rows:
+        size = "" if row.ratio is None else f", {row.ratio:.3f} x the samples"
+        found.append(f"convergence of {row.candidate_label} against {row.baseline_label} ({row.workload}, batch "
+                     f"{row.global_batch}, {row.precision}): {row.verdict}{size}; {row.because}")
+    return found
 
 
 def cautions_of(found: Sequence[Comparison]) -> list[str]:
