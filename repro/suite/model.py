@@ -14,7 +14,7 @@ from repro.core.errors import nearest
 from repro.core.frozen import Frozen, canonical_text
 from repro.core.random_streams import SEEDS_BELOW
 from repro.core.redact import without_users
-from repro.suite.design import DEFAULT_METRICS, JUDGES, Design, judges_of_all
+from repro.suite.design import DEFAULT_METRICS, JUDGES, Design, Judges, judges_of_all
 from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.kinds.kinds import AnyTrialConfig, default_metric
 from repro.suite.kinds.training import TrainingConfig
@@ -183,9 +183,13 @@ class Suite(SuitePart):
         """As declared; that of a plan is as far as its cells can run on a machine."""
         names = (pattern.get(self.trial, "stop.design"), *self.matrix.get("stop.design", ()))
         judges = judges_of_all([JUDGES[name] for name in names if isinstance(name, str) and name in JUDGES])
+        return self.design_of(judges)
+
+    def design_of(self, judges: Judges, judged: tuple[int, ...] = ()) -> Design:
+        """Return the design for cells whose target judges this; `judged`: places of the two of the primary contrast."""
         if self.sequential is None:
             return Design(judges=judges, repeats=self.seeds, scored=self.tune is None)
-        return SequentialDesign(judges=judges, repeats=self.seeds, sequential=self.sequential)
+        return SequentialDesign(judges=judges, repeats=self.seeds, sequential=self.sequential, judged=judged)
 
     @property
     def keeps_checkpoints(self) -> bool:

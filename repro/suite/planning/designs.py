@@ -11,7 +11,6 @@ from repro.suite.field_problem import Problem
 from repro.suite.metrics import DEFAULT_OF_A_CONTEST, METRICS, OF_MEASUREMENTS
 from repro.suite.model import Suite
 from repro.suite.planning.cell import Cell
-from repro.suite.sequential import SequentialDesign
 
 
 def planned_design(suite: Suite, cells: Sequence[Cell], kind: PlanKind = "suite") -> Design:
@@ -28,7 +27,7 @@ def planned_design(suite: Suite, cells: Sequence[Cell], kind: PlanKind = "suite"
     places = tuple(place for place in judged if place is not None)
     if len(places) < 2:
         return Design(judges=judges, repeats=suite.design.common)
-    return SequentialDesign(judges=judges, repeats=suite.seeds, sequential=suite.sequential, judged=places)
+    return suite.design_of(judges, places)
 
 
 def without_primary(suite: Suite) -> dict[str, Any]:
