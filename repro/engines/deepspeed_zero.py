@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from repro.core import devices
 from repro.core.random_streams import Streams
 from repro.engines.torch_engines import started_group
-from repro.engines.zero.config import deepspeed_config, misplaced_keys, zero_plus_plus
+from repro.engines.zero.config import deepspeed_config, misplaced_keys
 from repro.seams.plugin import SAFE, TORCH_OPTIONS, Setting
 from repro.seams.training import Engine, Job, Optimizer, Session, TrainingParts
 from repro.suite.field_problem import FieldProblem
@@ -148,8 +148,8 @@ class DeepSpeedZero(Engine):
         os.environ["LOCAL_RANK"] = job.device.partition(":")[2] or os.environ.get("LOCAL_RANK", str(job.rank))
         from repro.engines.zero.session import DeepSpeedSession, end_group
 
-        config = deepspeed_config(self.config, self.stage, job, self.bucket_mib, self.offload,
-                                  zero_plus_plus(self.hpz, self.quantized))
+        config = deepspeed_config(self.config, self.stage, job, self.bucket_mib, self.offload, self.hpz,
+                                  self.quantized)
         with started_group(job, end_group):
             return DeepSpeedSession(parts, job, config, self.offload, self.hpz)
 

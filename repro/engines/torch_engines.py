@@ -71,7 +71,7 @@ class Single(TorchEngine):
 
         assert parts is not None and job.world == 1
         devices.use(job.device)
-        return LoopSession(parts, job, wrap=lambda model: model)
+        return LoopSession(parts, job)
 
 
 class Ddp(TorchEngine):

@@ -266,7 +266,7 @@ class TorchSession(Session):
         """Load what `save_state` wrote."""
 
     def save(self, folder: Path) -> dict[str, Any]:
-        weights = self._weights_hash()  # collective: after a failed write the other ranks would wait forever
+        weights = digest(self.weights())  # collective: after a failed write the other ranks would wait forever
         # Collective too: before an engine's part can fail on one rank.
         kept = save_preconditioner(self.preconditioning, folder, self.job.rank, self.alone)
         own = self.save_state(folder)
@@ -279,17 +279,13 @@ class TorchSession(Session):
         self.load_state(folder, own["engine"])
         load_preconditioner(self.preconditioning, folder, own, self.job.rank)
         self.load_scaler_state(own["scaler"])
-        if self._weights_hash() != own["weights"]:
+        if digest(self.weights()) != own["weights"]:
             raise CheckpointRefused(f"checkpoint {folder.name}: the weights differ from those that were saved")
         RandomStates.from_plain(own["random"], self.job.device).restore()
 
-    def _weights_hash(self) -> str:
-        return digest(self.weights())
-
     def state_bytes(self) -> int:
         numbers = max(STATE_NUMBERS, 2 + math.ceil(self._moments()))
-        return numbers * STATE_BYTES * self._size() + preconditioner_bytes(
-            self.preconditioning, self.job.world)
+        return numbers * STATE_BYTES * self._size() + preconditioner_bytes(self.preconditioning, self.job.world)
 
     # ---- read-outs
 

@@ -50,9 +50,7 @@ class DeepSpeedSession(TorchSession):
 
     writes_alike = True
 
-    def __init__(
-        self, parts: TrainingParts, job: Job, config: dict[str, Any], offload: str = "none", hpz: int = 1
-    ) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, config: dict[str, Any], offload: str, hpz: int) -> None:
         super().__init__(parts, job)
         self.config = config
         self.model.train()
