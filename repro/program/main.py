@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import selectors
 import signal
 import tempfile
@@ -29,7 +28,6 @@ from repro.program.process import (
     Process,
     changed_files,
     listed,
-    logs_of,
     make_command,
     working_folder,
 )
@@ -71,6 +69,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     """Run the trial in `payload`: the entry point of its launch.
 
     Raises:
+        UsageError: a package that its reader needs is not installed.
         TrialError: it cannot be started, or was killed by a signal.
         SystemExit: it ended with this exit code.
     """
@@ -87,24 +86,16 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
             run_dir.mkdir()
             base = Path(payload["base"]) if payload["base"] else None
             where = working_folder(choices, base, Path(payload["code"]), code)
-            command = make_command(trial, choices, where, run_dir, os.environ, secrets.token_hex(16))
-            reader = make_reader(choices.evaluation, logs_of(trial, choices, command))
+            command = make_command(trial, choices, where, run_dir, os.environ)
+            stated = choices.evaluation
+            form = stated.known.kind if stated.known is not None else stated.reader
+            reader = READERS[form if form in READERS else "pattern"](stated, command.logs)
             pipe = stack.enter_context(WatchPipe(scratch)) if isinstance(reader, WatchReader) else None
             run = _Run(trial, command, reader, pipe, log, place)
             run.gated = payload.get("gated", {})
             run.run(payload["launched_ns"])
     finally:
         log.close()
-
-
-def make_reader(stated: Evaluation, logs: Path) -> Reader:
-    """Return the reader of one run.
-
-    Raises:
-        UsageError: a package that it needs is not installed.
-    """
-    form = stated.known.kind if stated.known is not None else stated.reader
-    return READERS[form if form in READERS else "pattern"](stated, logs)
 
 
 class _Run:

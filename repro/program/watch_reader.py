@@ -68,16 +68,13 @@ class WatchPipe:
             complete, self._rest = [*complete, self._rest], b""
         return [Line(line.decode(errors="replace"), arrived, self._reads) for line in complete]
 
-    def close(self) -> None:
-        """Close and remove the pipe; programs that still write get a broken pipe."""
-        os.close(self._descriptor)
-        self.path.unlink(missing_ok=True)
-
     def __enter__(self) -> WatchPipe:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        """Close and remove the pipe; programs that still write get a broken pipe."""
+        os.close(self._descriptor)
+        self.path.unlink(missing_ok=True)
 
 
 class _Message(Frozen):
