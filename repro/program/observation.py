@@ -205,17 +205,14 @@ class Order:
                 raise OutputProblem(f"{name} goes back from {before:.15g} to {number:.15g}: {quoted(source)}")
             self._reached[name] = number
         if seen.seen == "evaluation":
-            self._once(seen, source)
+            position = next(((name, number) for name, number in (("step", seen.step), ("samples", seen.samples))
+                             if number is not None), None)
+            if position is not None and position == self._evaluated:
+                raise OutputProblem(
+                    f"{position[0]} {position[1]} is evaluated twice ({self._value:.6g}, then {seen.value:.6g}): "
+                    f"{quoted(source)}; one process prints, and each evaluation has a step of its own")
+            self._evaluated, self._value = position, seen.value
         return seen
-
-    def _once(self, seen: Observation, source: str) -> None:
-        position = next(((name, number) for name, number in (("step", seen.step), ("samples", seen.samples))
-                         if number is not None), None)
-        if position is not None and position == self._evaluated:
-            raise OutputProblem(
-                f"{position[0]} {position[1]} is evaluated twice ({self._value:.6g}, then {seen.value:.6g}): "
-                f"{quoted(source)}; one process prints, and each evaluation has a step of its own")
-        self._evaluated, self._value = position, seen.value
 
 
 def quoted(text: str) -> str:

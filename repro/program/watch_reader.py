@@ -155,11 +155,11 @@ class WatchReader(Reader):
             return "a second training in one program"
         if event != "start" and self._phase != "begun":
             return f"`{event}` while the training has {self._phase}; it belongs inside `watch.run()`"
+        if problem := self._time_problem(message, arrived_ns):
+            return problem
         if event == "step":
-            return self._time_problem(message, arrived_ns) or self._step_problem(message)
-        if event == "evaluation":
-            return self._time_problem(message, arrived_ns) or self._evaluation_problem(message)
-        return self._time_problem(message, arrived_ns)
+            return self._step_problem(message)
+        return self._evaluation_problem(message) if event == "evaluation" else None
 
     def _time_problem(self, message: _Message, arrived_ns: int) -> str | None:
         if message.ns > arrived_ns:

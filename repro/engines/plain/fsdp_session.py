@@ -227,7 +227,6 @@ class FsdpSession(LoopSession):
                 for name, part in self._parts()]
 
     def _parts(self) -> list[tuple[str, DTensor]]:
-        """Return names and parameters, which are divided."""
         return [(name, part) for name, part in self.trained() if isinstance(part, DTensor)]
 
     def _start(self, part: DTensor) -> int:

@@ -171,7 +171,6 @@ class LoopSession(TorchSession):
                         for key, value in state_tensors(state).items()}
 
     def _optimizer_states(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return the optimizer's state of each parameter, by the parameter's name."""
         names = [name for name, _ in self.trained()]
         return [(name, self.optimizer.state[stepped]) for name, stepped in zip(names, self.stepped, strict=True)]
 

@@ -23,7 +23,7 @@ class Numerics:
         channels_last: give images this memory format.
     """
 
-    def __init__(self, precision: Precision, device: str, channels_last: bool = False) -> None:
+    def __init__(self, precision: Precision, device: str, channels_last: bool) -> None:
         self.channels_last = channels_last
         self.device_type = torch.device(device).type
         self.weights: torch.dtype = getattr(torch, precision.weights)

@@ -99,7 +99,7 @@ class OptimizerState:
             step creates it again.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, starts_from_zero: bool = True) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, starts_from_zero: bool) -> None:
         self.optimizer, self.starts_from_zero = optimizer, starts_from_zero
         self.before = {
             id(parameter): {key: _copy(value) for key, value in state.items()}

@@ -236,7 +236,9 @@ def misplaced_keys(
         if name in OWNED:
             yield path, f"key {name!r} is decided by {OWNED[name]}"
         elif name in REFUSED:
-            yield path, f"key {name!r} of DeepSpeed is not allowed: {REFUSED[name]}; allowed{_allowed(above, known)}"
+            place = f" below {'.'.join(above)}" if above else ""
+            yield path, (f"key {name!r} of DeepSpeed is not allowed: {REFUSED[name]}; allowed{place}: "
+                         f"{', '.join(known)}")
         elif key not in known:
             yield path, f"DeepSpeed has no key {name!r}{nearest(str(key), known)}"
         elif isinstance(below := known[key], Mapping):
@@ -246,10 +248,6 @@ def misplaced_keys(
                 yield path, f"key {name!r} of DeepSpeed takes a mapping, not {_shown(value)}"
         elif wanted := _unfit(value, below):
             yield path, f"key {name!r} of DeepSpeed takes {wanted}, not {_shown(value)}"
-
-
-def _allowed(above: tuple[str, ...], known: Keys) -> str:
-    return f" below {'.'.join(above)}: {', '.join(known)}" if above else f": {', '.join(known)}"
 
 
 def _unfit(value: Any, values: Values) -> str:

@@ -28,9 +28,9 @@ BUILDING = "building-"
 
 def place() -> Path:
     """Return the folder of this machine's library: another one for each processor, Python, torch and DeepSpeed."""
-    base = user_folder("XDG_CACHE_HOME", ".cache")
     build = (version("torch"), version("deepspeed"), sys.implementation.cache_tag, platform.machine(), _processor())
-    return base / "repro" / "extensions" / hashlib.sha256("|".join(map(str, build)).encode()).hexdigest()[:16]
+    name = hashlib.sha256("|".join(map(str, build)).encode()).hexdigest()[:16]
+    return user_folder("XDG_CACHE_HOME", ".cache") / "repro" / "extensions" / name
 
 
 def _processor() -> str:

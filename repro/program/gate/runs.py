@@ -95,7 +95,6 @@ def _complete(found: Mapping[str, bytes], steps: Sequence[int]) -> bool:
 
 
 def _why(found: Mapping[str, bytes], code: int | None, printed: str, steps: Sequence[int]) -> str:
-    """Return why a start has not traced all steps."""
     said = f"; its output ends: {printed}" if printed else ""
     if code:
         return f"the program ended with exit code {code}{said}"
