@@ -33,9 +33,6 @@ class CsvReader(Reader):
     """
 
     def __init__(self, path: Path, metric: str) -> None:
-        """Args:
-            metric: the column of the quality.
-        """
         self._path, self._metric = path, metric
         self._order = Order()
         self._seen = b""

@@ -99,8 +99,6 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
 
 
 class _Run:
-    """The steps of one run."""
-
     def __init__(
         self, trial: Trial, command: Command, reader: Reader, pipe: WatchPipe | None, log: EventLog, place: Path
     ) -> None:

@@ -104,16 +104,13 @@ class Reader:
 
 
 class LineSplitter:
-    """Splits the output of one stream. It keeps at most `LONGEST` characters of a line, however long that becomes.
+    """Splits the output of one stream. It keeps at most `longest` characters of a line, however long that becomes.
 
     A carriage return begins the line again and a backspace takes a character back, as on a terminal: of a progress bar
     only the last state counts. What stays on a terminal from a longer earlier state is not kept.
     """
 
     def __init__(self, longest: int = LONGEST) -> None:
-        """Args:
-            longest: characters of a line that are kept.
-        """
         self._longest = longest
         self._bytes = 4 * longest
         self._pending = b""

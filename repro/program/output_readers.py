@@ -211,9 +211,6 @@ class MllogReader(Reader):
     longest_line = LONGEST_EVENT
 
     def __init__(self, key: str = EVALUATION_KEYS[0]) -> None:
-        """Args:
-            key: key of the quality.
-        """
         self._key = key
         self._seen: Mapping[str, Seen] = {**SEEN, key: "evaluation"}
         self._order = Order()

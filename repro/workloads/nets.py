@@ -91,12 +91,10 @@ def resnet9(classes: int, width: int = 64) -> nn.Module:
 
 def resnet(depth: int, classes: int, width: int = 16) -> nn.Module:
     """Return the ResNet of depth 6n + 2 for CIFAR-10 (He et al. 2016, section 4.2): three stages of n blocks."""
-    each, rest = divmod(depth - 2, 6)
-    assert rest == 0, "depth is 6n + 2"
     blocks: dict[str, nn.Module] = {"stem": _conv_relu(3, width)}
     before = width
     for stage in range(3):
-        for block in range(each):
+        for block in range((depth - 2) // 6):
             stride = 2 if stage and not block else 1
             blocks[f"stage{stage + 1}_block{block + 1}"] = BasicBlock(before, width << stage, stride)
             before = width << stage

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,32 +73,12 @@ def sharded_modules(model: nn.Module) -> list[FSDPModule]:
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One group of parameters that FSDP gathers and reduces together, as FSDP describes it."""
-
-    elements: int
-    """Elements that a reduce-scatter of its gradients sends in, the filling up to equal parts included."""
-    freed: bool
-    """The gathered weights are freed after the forward pass and gathered again for back-propagation."""
-    computed: torch.dtype | None
-    """Type of the gathered weights; None: they have not been gathered yet."""
-    sent: torch.dtype | None
-    """Type to which gradients are rounded to be sent; None: their own."""
-
-
-def groups_of(model: nn.Module, world: int) -> list[Group]:
-    """Return the groups of the model's trained parameters."""
-    found = []
-    for group in (group for module in sharded_modules(model) for group in _groups_of(module._get_fsdp_state())):
-        trained = [param for param in group.fsdp_params if param.sharded_param.requires_grad]
-        if trained:
-            gathered = getattr(trained[0], "_unsharded_param", None)
-            found.append(Group(
-                elements=sum(param.padded_sharded_param_size.numel() for param in trained) * world,
-                freed=bool(group._reshard_after_forward), computed=None if gathered is None else gathered.dtype,
-                sent=group._reduce_dtype))
-    return found
+def groups_of(model: nn.Module) -> list[tuple[Any, list[Any]]]:
+    """Return the groups that FSDP gathers and reduces together, each with its trained parameters, of which it has some.
+    """
+    found = [(group, [param for param in group.fsdp_params if param.sharded_param.requires_grad])
+             for module in sharded_modules(model) for group in _groups_of(module._get_fsdp_state())]
+    return [(group, trained) for group, trained in found if trained]
 
 
 def _groups_of(state: Any) -> Sequence[Any]:
@@ -234,22 +213,26 @@ class FsdpSession(LoopSession):
         return min(self.job.rank * _rows(part), part.shape[0]) * part.shape[1:].numel()
 
     def effective(self) -> dict[str, str]:
-        groups = groups_of(self.model, self.job.world)
-        computed = _types(group.computed for group in groups)
-        freed = sum(group.freed for group in groups)
-        names = {dtype: name for name, dtype in SENT.items()}
-        compression = {"none" if group.sent is None else names.get(group.sent, name_of(group.sent)) for group in groups}
+        groups = groups_of(self.model)
+        gathered = [getattr(trained[0], "_unsharded_param", None) for _, trained in groups]  # None: not gathered yet
+        computed = _types(None if tensor is None else tensor.dtype for tensor in gathered)
+        freed = sum(bool(group._reshard_after_forward) for group, _ in groups)
+        names: dict[Any, str] = {None: "none", **{dtype: name for name, dtype in SENT.items()}}
+        sent = {group._reduce_dtype for group, _ in groups}  # None: gradients are sent in their own type
+        # What a reduce-scatter sends in, the filling up to equal parts included.
+        elements = [sum(param.padded_sharded_param_size.numel() for param in trained) * self.job.world
+                    for _, trained in groups]
         return {
             **super().effective(),
             "wrapper": type(self.model).__name__,
             "weight_dtype": computed,
             "gradient_dtype": computed,
-            "compression": ",".join(sorted(compression)),
+            "compression": ",".join(sorted(names.get(dtype) or name_of(dtype) for dtype in sent)),
             "overlap": "on" if on_gpu(self.device) and len(groups) > 1 else "off",
             "zero_stage": "3" if freed else "2",
             "reshard_after_forward": f"{freed} of {len(groups)} groups",
             "buckets": str(len(groups)),
-            "bucket_bytes": ",".join(str(4 * group.elements) for group in groups),
+            "bucket_bytes": ",".join(str(4 * count) for count in elements),
         }
 
     def close(self) -> None:

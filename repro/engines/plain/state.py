@@ -67,20 +67,16 @@ def _from_hex(digits: str) -> torch.Tensor:
     return torch.from_numpy(np.frombuffer(bytes.fromhex(digits), dtype=np.uint8).copy())
 
 
-Number = int | float
-"""Also True and False."""
-
-
 class GroupNumbers:
-    """The rates and the counters in the parameter groups of a torch optimizer at one moment."""
+    """The rates, counters and switches in the parameter groups of a torch optimizer at one moment."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
         self.before = self.plain()
 
-    def plain(self) -> list[dict[str, Number]]:
+    def plain(self) -> list[dict[str, float]]:
         """Return the numbers of every group (JSON-like)."""
-        return [{key: value for key, value in group.items() if isinstance(value, Number)}
+        return [{key: value for key, value in group.items() if isinstance(value, int | float)}
                 for group in self.optimizer.param_groups]
 
     def restore(self) -> None:
