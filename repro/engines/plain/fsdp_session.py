@@ -105,7 +105,7 @@ class FsdpSession(LoopSession):
     def __init__(
         self, parts: TrainingParts, job: Job, wrap: str | Sequence[str], reshard_after_forward: bool | None
     ) -> None:
-        self.gathered, self.reshard_after_forward = wrap, reshard_after_forward
+        self.chosen, self.reshard_after_forward = wrap, reshard_after_forward
         super().__init__(parts, job)
 
     def prepare(self) -> MasterCopy | None:
@@ -119,7 +119,7 @@ class FsdpSession(LoopSession):
             # The session casts the model's inputs, as in every engine; between modules nothing is cast.
             cast_forward_inputs=False,
         )
-        self.inner = inner_modules(self.model, self.gathered, self.parts.blocks)
+        self.inner = inner_modules(self.model, self.chosen, self.parts.blocks)
         self.prepare_blocks()
         divide(self.model, self.inner, self.device.type, self.reshard_after_forward, policy)
         # While a module's weights are gathered, they take the place of the parts in `named_parameters`.

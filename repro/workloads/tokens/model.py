@@ -124,9 +124,6 @@ class Windows:
         # The last window also needs the token after it, as a target.
         self.count = max(0, (min(held, held if tokens is None else tokens) - 1) // length)
 
-    def __len__(self) -> int:
-        return self.count
-
     def batch(self, indices: NDArray[np.int64]) -> Batch:
         """Return inputs [n, L] and targets [n, L], int64 on the CPU.
 
