@@ -155,18 +155,13 @@ class WatchReader(Reader):
             return "a second training in one program"
         if event != "start" and self._phase != "begun":
             return f"`{event}` while the training has {self._phase}; it belongs inside `watch.run()`"
-        if problem := self._time_problem(message, arrived_ns):
-            return problem
-        if event == "step":
-            return self._step_problem(message)
-        return self._evaluation_problem(message) if event == "evaluation" else None
-
-    def _time_problem(self, message: _Message, arrived_ns: int) -> str | None:
         if message.ns > arrived_ns:
             return "its time is after its arrival"
         if message.ns < self._ns[_order(message)] and not self._left_out(message):
             return "its time is before that of the line before"
-        return None
+        if event == "step":
+            return self._step_problem(message)
+        return self._evaluation_problem(message) if event == "evaluation" else None
 
     def _step_problem(self, message: _Message) -> str | None:
         if message.step is None:
