@@ -18,7 +18,7 @@ from repro.core import door
 from repro.core.errors import OutOfMemory, TrialError, visible
 from repro.core.events import EventLog
 from repro.core.machine import says_out_of_memory
-from repro.program.failures import Failures
+from repro.program.failures import HEADER, Failures
 from repro.program.file_readers import CsvReader, TensorboardReader
 from repro.program.observation import Line, LineSplitter, Observation, OutputProblem, Reader
 from repro.program.output_readers import AirbenchReader, EndReader, MllogReader, PatternReader, StartFinder
@@ -48,9 +48,6 @@ MOST_OUTPUT = 64 << 20
 """Bytes of its output that are kept."""
 TAIL = 3
 """Last lines of its output that a message shows."""
-RUN_DIR = "program"
-TRACEBACK = "Traceback (most recent call last)"
-
 
 READERS: Mapping[str, Callable[[Evaluation, Path], Reader]] = {
     "watch": lambda stated, logs: WatchReader(stated.metric),
@@ -81,7 +78,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     try:
         with ExitStack() as stack:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="repro-program-")))
-            code, run_dir = scratch / "code", scratch / RUN_DIR
+            code, run_dir = scratch / "code", scratch / "program"
             code.mkdir()
             run_dir.mkdir()
             base = Path(payload["base"]) if payload["base"] else None
@@ -202,7 +199,7 @@ class _Run:
     def _lines(self, lines: list[Line]) -> list[Observation]:
         """Return what lines of the output state; the last ones are kept for messages."""
         self.last.extend(line.text for line in lines if line.text.strip())
-        self.traceback = self.traceback or any(line.text.startswith(TRACEBACK) for line in lines)
+        self.traceback = self.traceback or any(line.text.startswith(HEADER) for line in lines)
         for line in lines:
             self.failures.take(line.text)
         return [] if self.pipe is not None else [

@@ -13,8 +13,6 @@ from repro.core.errors import OutputError, one_line
 from repro.core.frozen import Frozen
 from repro.program.observation import Line, Observation, OutputProblem, Reader, Seen
 
-VARIABLE = "REPRO_WATCH"
-"""Environment variable with the path of the pipe."""
 LONGEST_LINE = 4096
 """Bytes; longer than any line of `repro.watch`."""
 READ_SIZE = 65536
@@ -49,7 +47,7 @@ class WatchPipe:
     @property
     def environment(self) -> dict[str, str]:
         """Return the variables that a program needs in its environment."""
-        return {VARIABLE: str(self.path.absolute())}
+        return {"REPRO_WATCH": str(self.path.absolute())}
 
     def fileno(self) -> int:
         """The descriptor, for `select`."""

@@ -98,7 +98,8 @@ class OptimizerState:
     def __init__(self, optimizer: torch.optim.Optimizer, starts_from_zero: bool) -> None:
         self.optimizer, self.starts_from_zero = optimizer, starts_from_zero
         self.before = {
-            id(parameter): {key: _copy(value) for key, value in state.items()}
+            id(parameter): {key: value.detach().clone() if isinstance(value, torch.Tensor) else value
+                            for key, value in state.items()}
             for parameter, state in optimizer.state.items()
         }
         self.groups = GroupNumbers(optimizer)
@@ -115,10 +116,6 @@ class OptimizerState:
                     value.copy_(before[key]) if key in before else value.zero_()
                 elif isinstance(value, int | float):
                     state[key] = before.get(key, type(value)(0))
-
-
-def _copy(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def state_tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
