@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from repro.core import devices
 from repro.core.random_streams import Streams
 from repro.engines.torch_engines import started_group
-from repro.engines.zero.config import deepspeed_config, misplaced_keys, zero_plus_plus
+from repro.engines.zero.config import deepspeed_config, misplaced_keys
 from repro.seams.plugin import SAFE, TORCH_OPTIONS, Setting
 from repro.seams.training import Engine, Job, Optimizer, Session, TrainingParts
 from repro.suite.field_problem import FieldProblem
@@ -90,7 +90,6 @@ class DeepSpeedZero(Engine):
                 or self._no_such_communication(setting))
 
     def _no_such_hierarchy(self, setting: Setting) -> str | None:
-        """Return why ZeRO++ cannot be carried out as asked; None if it can."""
         if (self.hpz > 1 or self.quantized != "none") and self.stage != 3:
             return f"hpz and quantized are of stage 3, which divides weights; stage {self.stage} does not"
         if self.stage == 3 and setting.processes % self.hpz:
@@ -110,7 +109,6 @@ class DeepSpeedZero(Engine):
         return f"{self.quantized} are rounded to 8 or 4 bits on the way" if self.quantized != "none" else ""
 
     def _no_such_optimizer(self, setting: Setting) -> str | None:
-        """Return why DeepSpeed would not carry out the optimizer's rule; None if it does."""
         if setting.whole_tensors and self.stage > 0:
             return (f"the rule of optimizer {setting.optimizer} looks at whole tensors, and ZeRO {self.stage} hands an "
                     "optimizer one flat part of all of them, on which it would train otherwise or fail; use stage "
@@ -122,7 +120,6 @@ class DeepSpeedZero(Engine):
         return None
 
     def _no_such_communication(self, setting: Setting) -> str | None:
-        """Return why DeepSpeed does not support the compression, bucket size or overlap; None if it does."""
         if setting.compression == "powersgd":
             return "DeepSpeed averages gradients in its own buckets, which torch's PowerSGD hook does not reach"
         if setting.compression != "none" and (setting.autocast is not None or setting.weights != "float32"):
@@ -148,8 +145,8 @@ class DeepSpeedZero(Engine):
         os.environ["LOCAL_RANK"] = job.device.partition(":")[2] or os.environ.get("LOCAL_RANK", str(job.rank))
         from repro.engines.zero.session import DeepSpeedSession, end_group
 
-        config = deepspeed_config(self.config, self.stage, job, self.bucket_mib, self.offload,
-                                  zero_plus_plus(self.hpz, self.quantized))
+        config = deepspeed_config(self.config, self.stage, job, self.bucket_mib, self.offload, self.hpz,
+                                  self.quantized)
         with started_group(job, end_group):
             return DeepSpeedSession(parts, job, config, self.offload, self.hpz)
 

@@ -71,7 +71,7 @@ class Single(TorchEngine):
 
         assert parts is not None and job.world == 1
         devices.use(job.device)
-        return LoopSession(parts, job, wrap=lambda model: model)
+        return LoopSession(parts, job)
 
 
 class Ddp(TorchEngine):
@@ -146,8 +146,7 @@ class Fsdp(TorchEngine):
                               "(every direct child of the model), or a list of class names of modules")
 
     def unsupported(self, setting: Setting) -> str | None:
-        return (self._no_such_optimizer(setting) or self._no_such_compression(setting) or self._no_such_overlap(setting)
-                or self._no_such_algorithm(setting))
+        return self._no_such_optimizer(setting) or self._no_such_communication(setting)
 
     def _no_such_optimizer(self, setting: Setting) -> str | None:
         if setting.on_rows == "none":
@@ -158,35 +157,24 @@ class Fsdp(TorchEngine):
                     f"whose collectives only comm 'backend' carries out, not {setting.comm!r}")
         return None
 
-    def _no_such_compression(self, setting: Setting) -> str | None:
-        if setting.compression == "none":
-            return None
+    def _no_such_communication(self, setting: Setting) -> str | None:
         if setting.compression == "powersgd":
             return "FSDP sends gradients by a reduce-scatter, which torch's PowerSGD hook does not reach"
-        if setting.weights != "float32":
+        if setting.compression != "none" and setting.weights != "float32":
             return f"under {setting.precision} gradients already have 16 bits; compression needs fp32 gradients"
-        if setting.accumulation > 1:
+        if setting.compression != "none" and setting.accumulation > 1:
             return "FSDP also adds micro-batches in the type in which it sends; compression needs accumulation 1"
-        return None
-
-    def _no_such_overlap(self, setting: Setting) -> str | None:
-        if setting.overlap is None:
-            return None
-        if not setting.on_gpu:
-            return ("FSDP overlaps by CUDA streams; on a CPU its collectives block back-propagation"
-                    if setting.overlap else None)
+        if setting.overlap and not setting.on_gpu:
+            return "FSDP overlaps by CUDA streams; on a CPU its collectives block back-propagation"
         if setting.overlap and self.wrap == "model":
             return "with wrap: model FSDP reduces all gradients at once, after back-propagation; use wrap: blocks"
-        if not setting.overlap and self.wrap != "model":
+        if setting.overlap is False and setting.on_gpu and self.wrap != "model":
             return "FSDP reduces the gradients of a block while those of the next are computed; use wrap: model"
-        return None
-
-    def _no_such_algorithm(self, setting: Setting) -> str | None:
         left = [name for name in ("all_gather", "reduce_scatter") if name in setting.passed_through]
-        if setting.processes == 1 or not left:
-            return None
-        return (f"FSDP sends weights by all-gather and gradients by reduce-scatter; on {setting.processes} processes "
-                f"comm {setting.comm!r} leaves {' and '.join(left)} to the backend")
+        if setting.processes > 1 and left:
+            return (f"FSDP sends weights by all-gather and gradients by reduce-scatter; on {setting.processes} "
+                    f"processes comm {setting.comm!r} leaves {' and '.join(left)} to the backend")
+        return None
 
     def zero_stage(self) -> int:
         """Return 3 if weights are freed after the forward pass, at least of inner modules, else 2.

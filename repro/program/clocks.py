@@ -24,21 +24,15 @@ SLOW, SHORTEST = 0.1, 1.0
 ENDS = 3
 """Last statements of a stretch that must all be behind: one late arrival is no slow clock."""
 
-Kind = Literal["ahead", "slow", "impossible time", "unexplained"]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One disagreement of the clocks; it makes the trial invalid."""
 
-    kind: Kind
+    kind: Literal["ahead", "slow", "impossible time", "unexplained"]
     """ahead: the own clock claims more time than passed. slow: between steps it falls behind ours. impossible time: a
     statement is dated before the start of the program or after it arrived. unexplained: too much of the time is in no
     training that the program states."""
-    where: tuple[int, ...]
-    """Indices of the observations."""
-    own_seconds: float
-    our_seconds: float
     text: str
 
 
@@ -68,11 +62,9 @@ def compare(
         least_share: declared least share of the own clock in ours; None: none is declared.
         longest_delay: seconds within which a dated statement must arrive; None: its channel may hold it back.
     """
-    findings = [*_dates(observations, started_ns)]
-    fresh = list(_fresh(observations))
-    clocked = [index for index in fresh if observations[index].own_seconds is not None]
-    findings += _since_start(observations, started_ns)
-    findings += _ahead(observations, clocked)
+    clocked = [index for index in _fresh(observations) if observations[index].own_seconds is not None]
+    findings = [*_dates(observations, started_ns), *_since_start(observations, started_ns),
+                *_ahead(observations, clocked)]
     own_steps = our_steps = 0.0
     for stretch in _stretches(observations, frozenset(clocked)):
         own, ours = _passed(observations, stretch[0], stretch[-1])
@@ -80,7 +72,7 @@ def compare(
             continue
         own_steps, our_steps = own_steps + own, our_steps + ours
         if all(behind(*_passed(observations, stretch[0], end)) for end in stretch[1:][-ENDS:]):
-            findings.append(Finding("slow", (stretch[0], stretch[-1]), own, ours, (
+            findings.append(Finding("slow", (
                 f"the program's clock counts {own:.3g} s of the {ours:.3g} s between two steps without an evaluation "
                 "between them: it runs slow, or leaves out work that it does not state")))
     share = None
@@ -88,7 +80,7 @@ def compare(
         own, ours = _passed(observations, clocked[0], clocked[-1])
         share = own / ours if ours > 0 else None
         if share is not None and least_share is not None and share < least_share:
-            findings.append(Finding("unexplained", (clocked[0], clocked[-1]), own, ours, (
+            findings.append(Finding("unexplained", (
                 f"the program's clock counts {own:.4g} s of {ours:.4g} s ({share:.0%}, declared at least "
                 f"{least_share:.0%}); what the rest was, it does not state")))
     return Agreement(tuple(findings), share, own_steps / our_steps if our_steps else None, our_steps,
@@ -96,7 +88,7 @@ def compare(
 
 
 def behind(own: float, ours: float) -> bool:
-    """Tell whether the own clock falls behind ours by more than the tolerance."""
+    """Return True if the own clock falls behind ours by more than the tolerance."""
     return own < ours * (1 - SLOW) - SLACK
 
 
@@ -130,10 +122,10 @@ def _stretches(observations: Sequence[Observation], clocked: frozenset[int]) -> 
 
 def _since_start(observations: Sequence[Observation], started_ns: int) -> Iterator[Finding]:
     """Yield the first claim of more training than there was time since the program started."""
-    for index, seen in enumerate(observations):
+    for seen in observations:
         ours = (seen.arrived_ns - started_ns) / 1e9
         if seen.own_seconds is not None and seen.own_seconds > ours * (1 + RELATIVE) + SLACK:
-            yield Finding("ahead", (index,), seen.own_seconds, ours, (
+            yield Finding("ahead", (
                 f"the program's clock claims {seen.own_seconds:.4g} s of training {ours:.4g} s after the program was "
                 "started: impossible"))
             return
@@ -152,20 +144,20 @@ def _ahead(observations: Sequence[Observation], clocked: Sequence[int]) -> Itera
             worst, pair = excess - lowest[0], (lowest[1], index)
     if pair is not None and worst > LATENESS:
         own, ours = _passed(observations, *pair)
-        yield Finding("ahead", pair, own, ours, (
+        yield Finding("ahead", (
             f"the program's clock claims {own:.4g} s between two statements that arrived {ours:.4g} s apart: it runs "
             "fast, or the first was held back"))
 
 
 def _dates(observations: Sequence[Observation], started_ns: int) -> Iterator[Finding]:
     """Yield the first statement whose date cannot be."""
-    for index, seen in enumerate(observations):
+    for seen in observations:
         if seen.own_ns is None:
             continue
         after, delay = (seen.own_ns - started_ns) / 1e9, (seen.arrived_ns - seen.own_ns) / 1e9
         if after < -SLACK or delay < -SLACK:
             when = f"{-after:.3g} s before the program was started" if after < 0 else f"{-delay:.3g} s after it arrived"
-            yield Finding("impossible time", (index,), after, after + delay, f"a statement is dated {when}")
+            yield Finding("impossible time", f"a statement is dated {when}")
             return
 
 
@@ -200,6 +192,6 @@ def _late(
 
 
 def _is_old(seen: Observation, longest_delay: float | None) -> bool:
-    """Return whether a dated statement arrived later after its date than its channel explains."""
+    """Return True if a dated statement arrived later after its date than its channel explains."""
     return longest_delay is not None and seen.own_ns is not None and seen.seen in ("start", "evaluation") and (
         seen.arrived_ns - seen.own_ns > longest_delay * 1e9)

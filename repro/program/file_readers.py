@@ -33,9 +33,6 @@ class CsvReader(Reader):
     """
 
     def __init__(self, path: Path, metric: str) -> None:
-        """Args:
-            metric: the column of the quality.
-        """
         self._path, self._metric = path, metric
         self._order = Order()
         self._seen = b""
@@ -91,15 +88,11 @@ class TensorboardReader(Reader):
     (torch's `SummaryWriter` for 120 s). One writer is followed: with several nothing tells whose values count.
     """
 
-    def __init__(
-        self, folder: Path, tag: str, axis: Literal["step", "samples", "epoch"] = "step",
-        wall_ns: Callable[[], int] = time.time_ns,
-    ) -> None:
+    def __init__(self, folder: Path, tag: str, axis: Literal["step", "samples", "epoch"] = "step") -> None:
         """Args:
             folder: searched for event files, not below.
             tag: tag of the quality.
             axis: what the program passes as the step of this tag.
-            wall_ns: nanoseconds since 1970.
 
         Raises:
             UsageError: the package tensorboard is not installed.
@@ -109,7 +102,7 @@ class TensorboardReader(Reader):
         except ImportError:
             raise UsageError(MISSING) from None
         self._loader_of: Callable[[str], Any] = EventFileLoader
-        self._folder, self._tag, self._axis, self._wall_ns = folder, tag, axis, wall_ns
+        self._folder, self._tag, self._axis = folder, tag, axis
         self._loader: Any = None
         self._order = Order()
         self._polls = 0
@@ -134,7 +127,7 @@ class TensorboardReader(Reader):
             self._loader = self._loader_of(str(self._folder / files[0]))
         from google.protobuf.message import DecodeError
 
-        wall_offset = arrived_ns - self._wall_ns()
+        wall_offset = arrived_ns - time.time_ns()
         try:
             return [self._observation(event, value, arrived_ns, wall_offset)
                     for event in self._loader.Load() for value in event.summary.value if value.tag == self._tag]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import selectors
 import signal
 import tempfile
@@ -19,7 +18,7 @@ from repro.core import door
 from repro.core.errors import OutOfMemory, TrialError, visible
 from repro.core.events import EventLog
 from repro.core.machine import says_out_of_memory
-from repro.program.failures import Failures
+from repro.program.failures import HEADER, Failures
 from repro.program.file_readers import CsvReader, TensorboardReader
 from repro.program.observation import Line, LineSplitter, Observation, OutputProblem, Reader
 from repro.program.output_readers import AirbenchReader, EndReader, MllogReader, PatternReader, StartFinder
@@ -29,7 +28,6 @@ from repro.program.process import (
     Process,
     changed_files,
     listed,
-    logs_of,
     make_command,
     working_folder,
 )
@@ -50,9 +48,6 @@ MOST_OUTPUT = 64 << 20
 """Bytes of its output that are kept."""
 TAIL = 3
 """Last lines of its output that a message shows."""
-RUN_DIR = "program"
-TRACEBACK = "Traceback (most recent call last)"
-
 
 READERS: Mapping[str, Callable[[Evaluation, Path], Reader]] = {
     "watch": lambda stated, logs: WatchReader(stated.metric),
@@ -71,6 +66,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     """Run the trial in `payload`: the entry point of its launch.
 
     Raises:
+        UsageError: a package that its reader needs is not installed.
         TrialError: it cannot be started, or was killed by a signal.
         SystemExit: it ended with this exit code.
     """
@@ -82,13 +78,15 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     try:
         with ExitStack() as stack:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="repro-program-")))
-            code, run_dir = scratch / "code", scratch / RUN_DIR
+            code, run_dir = scratch / "code", scratch / "program"
             code.mkdir()
             run_dir.mkdir()
             base = Path(payload["base"]) if payload["base"] else None
             where = working_folder(choices, base, Path(payload["code"]), code)
-            command = make_command(trial, choices, where, run_dir, os.environ, secrets.token_hex(16))
-            reader = make_reader(choices.evaluation, logs_of(trial, choices, command))
+            command = make_command(trial, choices, where, run_dir, os.environ)
+            stated = choices.evaluation
+            form = stated.known.kind if stated.known is not None else stated.reader
+            reader = READERS[form if form in READERS else "pattern"](stated, command.logs)
             pipe = stack.enter_context(WatchPipe(scratch)) if isinstance(reader, WatchReader) else None
             run = _Run(trial, command, reader, pipe, log, place)
             run.gated = payload.get("gated", {})
@@ -97,19 +95,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
         log.close()
 
 
-def make_reader(stated: Evaluation, logs: Path) -> Reader:
-    """Return the reader of one run.
-
-    Raises:
-        UsageError: a package that it needs is not installed.
-    """
-    form = stated.known.kind if stated.known is not None else stated.reader
-    return READERS[form if form in READERS else "pattern"](stated, logs)
-
-
 class _Run:
-    """The steps of one run."""
-
     def __init__(
         self, trial: Trial, command: Command, reader: Reader, pipe: WatchPipe | None, log: EventLog, place: Path
     ) -> None:
@@ -213,7 +199,7 @@ class _Run:
     def _lines(self, lines: list[Line]) -> list[Observation]:
         """Return what lines of the output state; the last ones are kept for messages."""
         self.last.extend(line.text for line in lines if line.text.strip())
-        self.traceback = self.traceback or any(line.text.startswith(TRACEBACK) for line in lines)
+        self.traceback = self.traceback or any(line.text.startswith(HEADER) for line in lines)
         for line in lines:
             self.failures.take(line.text)
         return [] if self.pipe is not None else [

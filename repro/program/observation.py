@@ -104,16 +104,13 @@ class Reader:
 
 
 class LineSplitter:
-    """Splits the output of one stream. It keeps at most `LONGEST` characters of a line, however long that becomes.
+    """Splits the output of one stream. It keeps at most `longest` characters of a line, however long that becomes.
 
     A carriage return begins the line again and a backspace takes a character back, as on a terminal: of a progress bar
     only the last state counts. What stays on a terminal from a longer earlier state is not kept.
     """
 
     def __init__(self, longest: int = LONGEST) -> None:
-        """Args:
-            longest: characters of a line that are kept.
-        """
         self._longest = longest
         self._bytes = 4 * longest
         self._pending = b""
@@ -205,17 +202,14 @@ class Order:
                 raise OutputProblem(f"{name} goes back from {before:.15g} to {number:.15g}: {quoted(source)}")
             self._reached[name] = number
         if seen.seen == "evaluation":
-            self._once(seen, source)
+            position = next(((name, number) for name, number in (("step", seen.step), ("samples", seen.samples))
+                             if number is not None), None)
+            if position is not None and position == self._evaluated:
+                raise OutputProblem(
+                    f"{position[0]} {position[1]} is evaluated twice ({self._value:.6g}, then {seen.value:.6g}): "
+                    f"{quoted(source)}; one process prints, and each evaluation has a step of its own")
+            self._evaluated, self._value = position, seen.value
         return seen
-
-    def _once(self, seen: Observation, source: str) -> None:
-        position = next(((name, number) for name, number in (("step", seen.step), ("samples", seen.samples))
-                         if number is not None), None)
-        if position is not None and position == self._evaluated:
-            raise OutputProblem(
-                f"{position[0]} {position[1]} is evaluated twice ({self._value:.6g}, then {seen.value:.6g}): "
-                f"{quoted(source)}; one process prints, and each evaluation has a step of its own")
-        self._evaluated, self._value = position, seen.value
 
 
 def quoted(text: str) -> str:

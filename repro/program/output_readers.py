@@ -103,13 +103,20 @@ def own_seconds(groups: Mapping[str, str], line: str) -> float | None:
     """Return the training time that the program states, in seconds; None if it states none.
 
     Raises:
-        OutputProblem: it is no time.
+        OutputProblem: it is no time, or `train_time` has no unit of `SECONDS`.
     """
     if "train_ms" in groups:
         return read_amount(groups["train_ms"], "train time", line) / 1e3
     if "train_s" in groups:
         return read_amount(groups["train_s"], "train time", line)
-    return read_seconds(groups["train_time"], line) if "train_time" in groups else None
+    if "train_time" not in groups:
+        return None
+    text = groups["train_time"]
+    digits = text.rstrip("abcdefghijklmnopqrstuvwxyz").rstrip()
+    unit = text[len(digits):].strip()
+    if unit not in SECONDS:
+        raise OutputProblem(f"train time {quoted(text)} has no unit of {', '.join(SECONDS)}: {quoted(line)}")
+    return read_amount(digits, "train time", line) * SECONDS[unit]
 
 
 class EndReader(Reader):
@@ -204,9 +211,6 @@ class MllogReader(Reader):
     longest_line = LONGEST_EVENT
 
     def __init__(self, key: str = EVALUATION_KEYS[0]) -> None:
-        """Args:
-            key: key of the quality.
-        """
         self._key = key
         self._seen: Mapping[str, Seen] = {**SEEN, key: "evaluation"}
         self._order = Order()
@@ -288,16 +292,3 @@ def read_amount(text: str, what: str, line: str) -> float:
     if not 0 <= number < math.inf:
         raise OutputProblem(f"{what} {quoted(text)} is no number of at least 0: {quoted(line)}")
     return number
-
-
-def read_seconds(text: str, line: str) -> float:
-    """Return a time with its unit in seconds.
-
-    Raises:
-        OutputProblem: as `amount`; no unit, or none of ms, s, min and h.
-    """
-    digits = text.rstrip("abcdefghijklmnopqrstuvwxyz").rstrip()
-    unit = text[len(digits):].strip()
-    if unit not in SECONDS:
-        raise OutputProblem(f"train time {quoted(text)} has no unit of {', '.join(SECONDS)}: {quoted(line)}")
-    return read_amount(digits, "train time", line) * SECONDS[unit]

@@ -7,6 +7,7 @@ import errno
 import os
 import pty
 import re
+import secrets
 import signal
 import subprocess
 import time
@@ -47,8 +48,8 @@ class Command:
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     folder: Path
-    run_dir: Path
-    """Folder of this trial alone, empty at its start, for what the program writes."""
+    logs: Path
+    """The file or folder that `evaluation.logs` names."""
 
 
 def seed_of(trial: Trial) -> int:
@@ -57,28 +58,23 @@ def seed_of(trial: Trial) -> int:
 
 
 def make_command(
-    trial: Trial, choices: ProgramConfig, folder: Path, run_dir: Path, inherited: Mapping[str, str], mark: str
+    trial: Trial, choices: ProgramConfig, folder: Path, run_dir: Path, inherited: Mapping[str, str]
 ) -> Command:
     """Return the command of a trial.
 
     Args:
         folder: the program's working folder.
+        run_dir: folder of this trial alone, empty at its start, for what the program writes.
         inherited: environment of this process.
-        mark: unlike that of any other start.
     """
     given = {SEED: str(seed_of(trial)), RUN_DIR: str(run_dir)}
     environment = {name: value for name, value in inherited.items()
                    if ALWAYS.match(name) or name in choices.engine.passes}
     environment["PYTHONUNBUFFERED"] = "1"
     environment |= {name: choices.filled(text, given) for name, text in choices.engine.environment.items()}
-    environment |= {MARK: mark, OWNER: orphans.identity(os.getpid())}
-    return Command(tuple(choices.filled(part, given) for part in choices.engine.run), environment, folder, run_dir)
-
-
-def logs_of(trial: Trial, choices: ProgramConfig, command: Command) -> Path:
-    """Return the file or folder that `evaluation.logs` names."""
-    given = {SEED: str(seed_of(trial)), RUN_DIR: str(command.run_dir)}
-    return command.folder / choices.filled(choices.evaluation.logs, given)
+    environment |= {MARK: secrets.token_hex(16), OWNER: orphans.identity(os.getpid())}
+    return Command(tuple(choices.filled(part, given) for part in choices.engine.run), environment, folder,
+                   folder / choices.filled(choices.evaluation.logs, given))
 
 
 def working_folder(choices: ProgramConfig, base: Path | None, code: Path, scratch: Path) -> Path:
@@ -203,16 +199,12 @@ class Process:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
 
-    def end(self, grace_seconds: float = GRACE_SECONDS) -> None:
+    def end(self) -> None:
         """End it and everything that it started: SIGTERM, then SIGKILL."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(grace_seconds)
-        self._kill()
-
-    def _kill(self) -> None:
+            self.wait(GRACE_SECONDS)
         left = list(self._of_this_start())
         for each in left:
             with contextlib.suppress(psutil.Error):

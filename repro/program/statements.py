@@ -10,17 +10,7 @@ from repro.core.redact import masked
 from repro.program import clocks
 from repro.program.observation import Observation
 from repro.record.derive.trial_log import reached
-from repro.record.log.schema import (
-    ClocksCompared,
-    EvalAccuracy,
-    EvalError,
-    InitStop,
-    ProgramFinding,
-    Progress,
-    RunStart,
-    RunStop,
-    TrialOutcome,
-)
+from repro.record.log import schema
 from repro.suite.kinds.program import ProgramConfig
 
 MOST_STEPS = 100_000
@@ -41,7 +31,7 @@ class Statements:
         self.seen: list[Observation] = []
         self.hits = 0
         self.established = False
-        self._event = EvalError if choices.evaluation.direction == "lower" else EvalAccuracy
+        self._event = schema.EvalError if choices.evaluation.direction == "lower" else schema.EvalAccuracy
         self._begun = self._said_start = self._counts_all = not states_start
         self.early = False
         """It evaluated before it said that its training begins."""
@@ -75,14 +65,14 @@ class Statements:
         if now_ns >= self._due_ns:
             self._due_ns = now_ns + int(PERIOD_SECONDS * 1e9)
             last = self.seen[-1] if self.seen else None
-            stated = Progress(step=last.step, samples=last.samples) if last else Progress()
+            stated = schema.Progress(step=last.step, samples=last.samples) if last else schema.Progress()
             self.log.write(stated, at_ns=now_ns)
             self.log.flush()
 
     def _begin(self, at_ns: int) -> None:
         self._begun = True
-        self.log.write(InitStop(), at_ns=at_ns)
-        self.log.write(RunStart(), at_ns=at_ns)
+        self.log.write(schema.InitStop(), at_ns=at_ns)
+        self.log.write(schema.RunStart(), at_ns=at_ns)
         self.log.flush()
 
     def _evaluated(self, seen: Observation) -> None:
@@ -122,19 +112,23 @@ class Statements:
 
     def finding(self, kind: str, text: str, void: bool) -> None:
         """Write something that is wrong with this run; `void`: it makes the trial invalid."""
-        self.log.write(ProgramFinding(kind=kind, text=masked(text), void=void))
+        self.log.write(schema.ProgramFinding(kind=kind, text=masked(text), void=void))
 
     def judge_clocks(self, longest_delay: float | None) -> None:
         """Compare the program's clock with ours and write what does not agree."""
         least = self.choices.evaluation.least_own_share
         agreement = clocks.compare(self.seen, self.started_ns, least, longest_delay)
         kinds = [seen.seen for seen in self.seen]
-        late = {"start_since_ns" if kinds[index] == "start" else kinds[:index].count("evaluation"): since
-                for index, since in agreement.earliest.items()}
-        start = {"start_since_ns": late.pop("start_since_ns")} if "start_since_ns" in late else {}
-        self.log.write(ClocksCompared(own_share=agreement.share, steps_share=agreement.steps_share,
-                                      judged_seconds=agreement.judged_seconds, **start, **self._startup(),
-                                      **({"late": tuple(late.items())} if late else {})))
+        start: dict[str, int] = {}
+        late: list[tuple[int, int]] = []
+        for index, since in agreement.earliest.items():
+            if kinds[index] == "start":
+                start["start_since_ns"] = since
+            else:
+                late.append((kinds[:index].count("evaluation"), since))
+        self.log.write(schema.ClocksCompared(
+            own_share=agreement.share, steps_share=agreement.steps_share, judged_seconds=agreement.judged_seconds,
+            **start, **self._startup(), **({"late": tuple(late)} if late else {})))
         for item in agreement.findings:
             self.finding(item.kind, item.text, void=True)
 
@@ -146,7 +140,7 @@ class Statements:
         known = [at for at in signs if at is not None]
         return {"startup_seconds": (max(known) - self.started_ns) / 1e9} if self._counts_all and known else {}
 
-    def _judged(self, last: float | None) -> tuple[TrialOutcome, str]:
+    def _judged(self, last: float | None) -> tuple[schema.TrialOutcome, str]:
         """Return the outcome and its reason, by the value of the last evaluation; None: it has none."""
         stop = self.choices.stop
         if not stop.has_target:
@@ -182,7 +176,7 @@ class Statements:
             self._begin(self.started_ns)
         outcome, reason = self._judged(evaluated[-1].value if evaluated else None)
         at = self._stopped_ns if self._stopped_ns is not None else time.monotonic_ns()
-        self.log.write(RunStop(
+        self.log.write(schema.RunStop(
             status="success" if outcome == "success" else "aborted", outcome=outcome, reason=reason,
             samples_count=self._samples(evaluated[-1]) if evaluated else 0,
         ), at_ns=at)

@@ -13,8 +13,6 @@ from repro.core.errors import OutputError, one_line
 from repro.core.frozen import Frozen
 from repro.program.observation import Line, Observation, OutputProblem, Reader, Seen
 
-VARIABLE = "REPRO_WATCH"
-"""Environment variable with the path of the pipe."""
 LONGEST_LINE = 4096
 """Bytes; longer than any line of `repro.watch`."""
 READ_SIZE = 65536
@@ -49,7 +47,7 @@ class WatchPipe:
     @property
     def environment(self) -> dict[str, str]:
         """Return the variables that a program needs in its environment."""
-        return {VARIABLE: str(self.path.absolute())}
+        return {"REPRO_WATCH": str(self.path.absolute())}
 
     def fileno(self) -> int:
         """The descriptor, for `select`."""
@@ -68,16 +66,13 @@ class WatchPipe:
             complete, self._rest = [*complete, self._rest], b""
         return [Line(line.decode(errors="replace"), arrived, self._reads) for line in complete]
 
-    def close(self) -> None:
-        """Close and remove the pipe; programs that still write get a broken pipe."""
-        os.close(self._descriptor)
-        self.path.unlink(missing_ok=True)
-
     def __enter__(self) -> WatchPipe:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        """Close and remove the pipe; programs that still write get a broken pipe."""
+        os.close(self._descriptor)
+        self.path.unlink(missing_ok=True)
 
 
 class _Message(Frozen):
@@ -158,18 +153,13 @@ class WatchReader(Reader):
             return "a second training in one program"
         if event != "start" and self._phase != "begun":
             return f"`{event}` while the training has {self._phase}; it belongs inside `watch.run()`"
-        if event == "step":
-            return self._time_problem(message, arrived_ns) or self._step_problem(message)
-        if event == "evaluation":
-            return self._time_problem(message, arrived_ns) or self._evaluation_problem(message)
-        return self._time_problem(message, arrived_ns)
-
-    def _time_problem(self, message: _Message, arrived_ns: int) -> str | None:
         if message.ns > arrived_ns:
             return "its time is after its arrival"
         if message.ns < self._ns[_order(message)] and not self._left_out(message):
             return "its time is before that of the line before"
-        return None
+        if event == "step":
+            return self._step_problem(message)
+        return self._evaluation_problem(message) if event == "evaluation" else None
 
     def _step_problem(self, message: _Message) -> str | None:
         if message.step is None:

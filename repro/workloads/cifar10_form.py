@@ -90,7 +90,9 @@ class Cifar10Form(DataForm):
 
     def facts(self, folder: Path, files: Sequence[str]) -> Facts:
         counts = {name: (folder / name).stat().st_size // RECORD for name in files}
-        official = set(files) == set(OFFICIAL) and all(_md5(folder / name) == OFFICIAL[name] for name in files)
+        official = set(files) == set(OFFICIAL) and all(
+            hashlib.md5((folder / name).read_bytes(), usedforsecurity=False).hexdigest() == OFFICIAL[name]
+            for name in files)
         return {"train_samples": sum(counts.values()) - counts[EVALUATION], "eval_samples": counts[EVALUATION],
                 "official": official}
 
@@ -120,12 +122,7 @@ def _number(name: str) -> tuple[bool, int, str]:
     return digits is None, int(digits.group()) if digits else 0, name
 
 
-def _md5(path: Path) -> str:
-    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
-
-
 def _converted(folder: Path, own: Path, progress: Progress) -> Path:
-    """Convert the files of the Python form."""
     names = [item.name for item in folder.iterdir() if _PICKLE.match(item.name)]
     for done, name in enumerate(sorted(names)):
         progress("convert", done, len(names))

@@ -127,13 +127,9 @@ def _table() -> NDArray[np.uint8]:
     if package is None or not package.submodule_search_locations:
         raise TrialError("the digits need scikit-learn, which contains the data; install it: pip install scikit-learn")
     path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
-    if not path.exists():
-        return _through_sklearn()
-    with gzip.open(path, "rt", encoding="ascii") as lines:
-        return np.loadtxt(lines, delimiter=",", dtype=np.uint8)
-
-
-def _through_sklearn() -> NDArray[np.uint8]:
+    if path.exists():
+        with gzip.open(path, "rt", encoding="ascii") as lines:
+            return np.loadtxt(lines, delimiter=",", dtype=np.uint8)
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -158,7 +154,9 @@ class DigitBatches(Tables):
 
     def table(self, images: np.ndarray, shifts: Sequence[tuple[int, int]] = ((0, 0),)) -> np.ndarray:
         scaled = (images.astype(np.float32) / (GREYS / 2) - 1)[:, None]
-        return np.concatenate([_shifted(scaled, *each) for each in shifts])
+        padded = np.pad(scaled, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-1)
+        return np.concatenate([padded[:, :, 1 - down : 1 - down + SIDE, 1 - right : 1 - right + SIDE]
+                               for down, right in shifts])
 
     def train_table(self, images: np.ndarray) -> np.ndarray:
         return self.table(images, SHIFTS if self.outcomes else ((0, 0),))
@@ -172,11 +170,6 @@ class DigitBatches(Tables):
         generator = np.random.default_rng(0)
         images = generator.uniform(-1, 1, (samples, *self.shape)).astype(np.float32)
         return self.put(images), self.put(generator.integers(CLASSES, size=samples))
-
-
-def _shifted(images: NDArray[np.float32], down: int, right: int) -> NDArray[np.float32]:
-    padded = np.pad(images, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-1)
-    return padded[:, :, 1 - down : 1 - down + SIDE, 1 - right : 1 - right + SIDE]
 
 
 class DigitsWorkload(DedupWorkload):

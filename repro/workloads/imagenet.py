@@ -18,8 +18,6 @@ from repro.workloads.synthetic import COARSE, Recipe, SyntheticBatches, digest, 
 
 SMALLEST = {"resnet50": 32, "alexnet_bn": 64, "googlenet": 32, "vgg16": 32}
 """Fewest pixels a side that the layers of each network leave something of."""
-
-
 UNREPEATABLE = {"alexnet_bn": "AdaptiveAvgPool2d", "vgg16": "AdaptiveAvgPool2d", "googlenet": "LocalResponseNorm"}
 """Layers without a deterministic kernel on GPUs."""
 

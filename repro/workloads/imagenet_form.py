@@ -158,9 +158,9 @@ class ImageNetForm(DataForm):
     source = "Russakovsky et al. 2015, https://image-net.org; or the user's own images in this form"
 
     def source_folder(self, given: Path, own: Path, progress: Progress) -> Path:
-        if not (given / TRAIN).is_dir() or not (given / EVALUATION).is_dir():
-            absent = TRAIN if not (given / TRAIN).is_dir() else EVALUATION
-            raise UsageError(f"{given}: has no folder {absent}; wanted: {self.wanted}")
+        for name in (TRAIN, EVALUATION):
+            if not (given / name).is_dir():
+                raise UsageError(f"{given}: has no folder {name}; wanted: {self.wanted}")
         return given
 
     def files(self, folder: Path) -> Sequence[str]:
@@ -178,7 +178,9 @@ class ImageNetForm(DataForm):
         if labels == [""]:
             raise UsageError(f"{folder}: the images in {EVALUATION} are not in class folders, and there is neither "
                              f"{' nor '.join(LABELS)} with their classes")
-        _refuse_unknown(folder, classes, labelled([*found, *val], folder, labels))
+        known = set(classes)
+        if stray := next((item for item in labelled(val, folder, labels) if item[1] not in known), None):
+            raise UsageError(f"{folder / stray[0]}: its class {stray[1]!r} has no folder in {TRAIN}")
         return sorted([*found, *val, *labels])
 
     def examine(self, folder: Path, file: str) -> None:
@@ -195,9 +197,7 @@ class ImageNetForm(DataForm):
         return {"train_samples": len(train), "eval_samples": val, "classes": len({_folder(name) for name in train})}
 
     def version(self, facts: Facts) -> str:
-        if dict(facts) == OFFICIAL:
-            return "the numbers of ILSVRC2012"
-        return "other numbers than ILSVRC2012"
+        return "the numbers of ILSVRC2012" if dict(facts) == OFFICIAL else "other numbers than ILSVRC2012"
 
 
 def labelled(files: Iterable[str], folder: Path, labels: Sequence[str]) -> list[tuple[str, str]]:
@@ -256,12 +256,6 @@ def _refuse_empty(folder: Path, side: str, classes: Sequence[str], files: Sequen
     loose = next((name for name in files if name.count("/") == 1), None)
     if loose and classes:
         raise UsageError(f"{folder / loose}: is in no class folder, others are")
-
-
-def _refuse_unknown(folder: Path, classes: Sequence[str], evaluation: Sequence[tuple[str, str]]) -> None:
-    known = set(classes)
-    if stray := next((item for item in evaluation if item[1] not in known), None):
-        raise UsageError(f"{folder / stray[0]}: its class {stray[1]!r} has no folder in {TRAIN}")
 
 
 DRAWS = 1 << 62
@@ -330,13 +324,13 @@ class ImageReader(SampleReader):
         sizes = {item.path: item.size for item in self.data.entries}
         self.data.drop_entries()  # ten times as large as what is kept
         train = [name for name in sizes if name.startswith(f"{TRAIN}/")]
-        numbers = {name: number for number, name in enumerate(sorted({name.split("/")[1] for name in train}))}
+        numbers = {name: number for number, name in enumerate(sorted({_folder(name) for name in train}))}
         labels = [name for name in LABELS if name in sizes]
         try:
             val = labelled(sizes, self.data.folder, labels)
         except UsageError as error:
             raise TrialError(str(error)) from error
-        return (_as_samples(train, [numbers[name.split("/")[1]] for name in train], sizes),
+        return (_as_samples(train, [numbers[_folder(name)] for name in train], sizes),
                 _as_samples([name for name, _ in val], [numbers[label] for _, label in val], sizes))
 
     def _decoded(self, samples: Samples, index: int, decode: Callable[[bytes], np.ndarray]) -> np.ndarray:

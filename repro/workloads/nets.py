@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-Norm = Literal["group", "batch"]
 
-
-def conv_net(channels: int, widths: Sequence[int], classes: int, norm: Norm) -> nn.Sequential:
+def conv_net(
+    channels: int, widths: Sequence[int], classes: int, norm: Literal["group", "batch"]
+) -> nn.Sequential:
     """Return 3 x 3 convolutions, one per stage, with normalisation, ReLU and 2 x 2 pooling, then a linear layer.
 
     Args:
@@ -26,16 +26,11 @@ def conv_net(channels: int, widths: Sequence[int], classes: int, norm: Norm) -> 
     layers: list[nn.Module] = []
     for stage, width in enumerate(widths):
         before = widths[stage - 1] if stage else channels
-        layers += [nn.Conv2d(before, width, 3, padding=1, bias=False), _norm(norm, width), nn.ReLU()]
+        normalise = nn.BatchNorm2d(width) if norm == "batch" else nn.GroupNorm(max(1, width // 8), width)
+        layers += [nn.Conv2d(before, width, 3, padding=1, bias=False), normalise, nn.ReLU()]
         if stage < len(widths) - 1:
             layers.append(nn.MaxPool2d(2))
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
-
-
-def _norm(norm: Norm, width: int) -> nn.Module:
-    if norm == "batch":
-        return nn.BatchNorm2d(width)
-    return nn.GroupNorm(max(1, width // 8), width)
 
 
 class Scale(nn.Module):
@@ -96,12 +91,10 @@ def resnet9(classes: int, width: int = 64) -> nn.Module:
 
 def resnet(depth: int, classes: int, width: int = 16) -> nn.Module:
     """Return the ResNet of depth 6n + 2 for CIFAR-10 (He et al. 2016, section 4.2): three stages of n blocks."""
-    each, rest = divmod(depth - 2, 6)
-    assert rest == 0, "depth is 6n + 2"
     blocks: dict[str, nn.Module] = {"stem": _conv_relu(3, width)}
     before = width
     for stage in range(3):
-        for block in range(each):
+        for block in range((depth - 2) // 6):
             stride = 2 if stage and not block else 1
             blocks[f"stage{stage + 1}_block{block + 1}"] = BasicBlock(before, width << stage, stride)
             before = width << stage
@@ -271,7 +264,6 @@ def _relu(before: int, width: int, size: int, stride: int = 1) -> nn.Sequential:
 
 
 def _dense(before: int, classes: int) -> dict[str, nn.Module]:
-    """Return the three fully connected layers of AlexNet and VGG."""
     layers = [nn.Linear(before, 4096), nn.Linear(4096, 4096), nn.Linear(4096, classes)]
     for layer in layers:
         nn.init.normal_(layer.weight, std=0.01)

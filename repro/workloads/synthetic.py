@@ -16,8 +16,6 @@ from repro.workloads.reading import Batches, Classifier
 
 NOISES = 256
 """Noise images that all samples share, so that a data set of any size stays small in memory."""
-NOISE_LEVEL = 1.0
-"""Standard deviation of the noise, equal to that of the class images."""
 COARSE = 4
 """Blocks per side of a class image, so that pooling does not average it away."""
 
@@ -52,11 +50,10 @@ def draw(recipe: Recipe) -> Images:
     shape = (recipe.channels, recipe.side, recipe.side)
     coarse = streams.generator("pictures").standard_normal((recipe.classes, recipe.channels, COARSE, COARSE))
     block = np.arange(recipe.side) * COARSE // recipe.side
-    noises = streams.generator("noises").standard_normal((NOISES, *shape), dtype=np.float32)
     count = recipe.train_samples + recipe.eval_samples
     return Images(
         pictures=np.ascontiguousarray(coarse[:, :, block][:, :, :, block], dtype=np.float32),
-        noises=noises * np.float32(NOISE_LEVEL),
+        noises=streams.generator("noises").standard_normal((NOISES, *shape), dtype=np.float32),
         targets=streams.generator("targets").integers(recipe.classes, size=count),
         noise=streams.generator("noise").integers(NOISES, size=count),
     )

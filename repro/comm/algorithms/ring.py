@@ -35,26 +35,27 @@ class Ring(Algorithm):
     chunk_kib: float = Field(4096.0, gt=0, description="largest chunk of a segment, so that sums overlap transfers, "
                                                       "KiB; a segment is sent in two chunks of 64 KiB or more")
 
-    def _chunks(self, segment: Span, itemsize: int) -> list[Span]:
+    def _segments(self, world: int, count: int, itemsize: int) -> list[list[Span]]:
+        """Return the chunks of each rank's segment."""
         most = per_chunk(self.chunk_kib, itemsize) or 1
-        return chunks(segment, min(most, max(LEAST_BYTES // itemsize, -(-segment.size // PIECES))))
+        return [chunks(segment, min(most, max(LEAST_BYTES // itemsize, -(-segment.size // PIECES))))
+                for segment in cut(count, world)]
 
     def all_reduce(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
         # 1. one segment per rank
-        segments = [self._chunks(span, itemsize) for span in cut(count, world)]
-        ranks = list(range(world))
+        segments, ranks = self._segments(world, count, itemsize), list(range(world))
         # 2. reduce-scatter
         yield from circulate(segments, ranks, first_round=0, shift=0, adds=True)
         # 3. all-gather: rank r has finished segment r + 1
         yield from circulate(segments, ranks, first_round=rounds(segments), shift=1, adds=False)
 
     def all_gather(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
-        segments = [self._chunks(span, itemsize) for span in cut(count, world)]
+        segments = self._segments(world, count, itemsize)
         return circulate(segments, list(range(world)), first_round=0, shift=0, adds=False)
 
     def reduce_scatter(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
         # Shifted by one relative to step 2, so that rank r ends with segment r.
-        segments = [self._chunks(span, itemsize) for span in cut(count, world)]
+        segments = self._segments(world, count, itemsize)
         return circulate(segments, list(range(world)), first_round=0, shift=-1, adds=True)
 
     def broadcast(self, world: int, count: int, itemsize: int, root: int) -> Iterator[Transfer]:

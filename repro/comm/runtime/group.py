@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import torch
@@ -37,7 +38,6 @@ from repro.core import devices
 from repro.core.errors import TrialError
 
 Tensors = list[torch.Tensor]
-
 
 BACKEND = "repro"
 NAMES = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.PRODUCT: "product",
@@ -191,28 +191,26 @@ class AlgorithmGroup(ProcessGroup):
             with self.finder.naming_missing_rank():
                 call: Callable[..., Any] = getattr(self.inner, method)
                 call(*arguments, *(() if opts is None else (opts,))).wait()
-            inner = self._inner(results[0].device if results else getattr(opts, "device", None))
+            device = results[0].device if results else getattr(opts, "device", None)  # None: the caller states none
+            inner = self.inner_name if device is None or devices.on_gpu(device) else "gloo"
             self.passed.add((inner, operation))
             name = str(results[0].dtype).removeprefix("torch.") if results else "none"
             self.meter.count(f"{operation} ({inner})", name, sum(item.nbytes for item in results), None, None)
 
         return self.lane.submit(job, results, opts)
 
-    def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
-        # Name used by torch before 2.13.
-        return self.all_gather_single(output, tensor, opts)
-
-    def _reduce_scatter_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
-        return self.reduce_scatter_single(output, tensor, opts)
+    # Names used by torch before 2.13.
+    _allgather_base = all_gather_single  # type: ignore[assignment]
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
 
     def reduce(self, tensors: Tensors, opts: Any = None) -> AlgorithmWork:
         return self.pass_through("reduce", "reduce", tensors, [tensors], opts)
 
     def allgather(self, outputs: list[Tensors], tensors: Tensors, opts: Any = None) -> AlgorithmWork:
-        return self.pass_through("all_gather_list", "allgather", _flat(outputs), [outputs, tensors], opts)
+        return self.pass_through("all_gather_list", "allgather", [*chain(*outputs)], [outputs, tensors], opts)
 
     def gather(self, outputs: list[Tensors], tensors: Tensors, opts: Any = None) -> AlgorithmWork:
-        return self.pass_through("gather", "gather", _flat(outputs), [outputs, tensors], opts)
+        return self.pass_through("gather", "gather", [*chain(*outputs)], [outputs, tensors], opts)
 
     def scatter(self, outputs: Tensors, tensors: list[Tensors], opts: Any = None) -> AlgorithmWork:
         return self.pass_through("scatter", "scatter", outputs, [outputs, tensors], opts)
@@ -228,10 +226,7 @@ class AlgorithmGroup(ProcessGroup):
     ) -> AlgorithmWork:
         return self.pass_through("all_to_all", "alltoall_base", [output], [output, tensor, out_sizes, in_sizes], opts)
 
-    def all_to_all_single(
-        self, output: torch.Tensor, tensor: torch.Tensor, out_sizes: list[int], in_sizes: list[int], opts: Any = None
-    ) -> AlgorithmWork:
-        return self.alltoall_base(output, tensor, out_sizes, in_sizes, opts)
+    all_to_all_single = alltoall_base  # type: ignore[assignment]
 
     def barrier(self, opts: Any = None) -> AlgorithmWork:
         return self.pass_through("barrier", "barrier", [], [], opts)
@@ -252,10 +247,6 @@ class AlgorithmGroup(ProcessGroup):
 
     def abort(self) -> None:
         self.lane.broken = self.lane.broken or TrialError("the process group was aborted")
-
-    def _inner(self, device: torch.device | None) -> str:
-        """Return the backend by which the inner group serves a device; None: the caller states no device."""
-        return self.inner_name if device is None or devices.on_gpu(device) else "gloo"
 
     def _takes(self, operation: Operation, *tensors: torch.Tensor) -> bool:
         plain = all(tensor.layout == torch.strided and tensor.dtype in DTYPES and tensor.device.type == self.kind
@@ -348,7 +339,3 @@ def _reduction(opts: Any) -> str | None:
 def _copy_back(tensor: torch.Tensor, flat: torch.Tensor) -> None:
     if flat.data_ptr() != tensor.data_ptr():
         tensor.copy_(flat.view(tensor.shape))
-
-
-def _flat(rows: list[Tensors]) -> Tensors:
-    return [item for row in rows for item in row]

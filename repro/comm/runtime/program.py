@@ -135,7 +135,8 @@ class _Compiler:
                 message.issued = True
                 self.under_way.append(index)
             else:
-                self._post_up_to(index)
+                while self.posted < len(self.receives) and self.receives[self.posted] <= index:
+                    self._post(self.receives[self.posted])  # waits if necessary
             self._post_ahead(message.transfer.round)
         # 3. the rest
         for index in range(len(self.messages)):
@@ -203,11 +204,6 @@ class _Compiler:
     def _finish_all(self, indices: list[int]) -> None:
         for index in indices:
             self._finish(index)
-
-    def _post_up_to(self, index: int) -> None:
-        """Post all receives up to this one, waiting if necessary."""
-        while self.posted < len(self.receives) and self.receives[self.posted] <= index:
-            self._post(self.receives[self.posted])
 
     def _post_ahead(self, round_: int) -> None:
         """Post further receives as long as none requires a wait."""

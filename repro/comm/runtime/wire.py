@@ -59,14 +59,13 @@ class Wire:
         work: Pending = self.inner.recv([tensor], peer, self.tag)
         return work
 
+    def start(self, messages: Sequence[Message]) -> list[Pending]:
+        return [self.send(item.tensor, item.peer) if item.sends else self.recv(item.tensor, item.peer)
+                for item in messages]
+
     def exchange(self, messages: Sequence[Message]) -> None:
         """Start all messages of a round together and wait for them."""
-        self.wait_all([self.send(item.tensor, item.peer) if item.sends else self.recv(item.tensor, item.peer)
-                       for item in messages])
-
-    def wait_all(self, pending: Sequence[Pending]) -> None:
-        """Wait for messages under way."""
-        for item in pending:
+        for item in self.start(messages):
             item.wait()
 
     def broken(self) -> list[int]:
@@ -113,14 +112,11 @@ class NcclWire(Wire):
 
     def exchange(self, messages: Sequence[Message]) -> None:
         self.inner._start_coalescing(self.device)
-        super().exchange(messages)
-        self.inner._end_coalescing(self.device).wait()
+        self.start(messages)
+        self.inner._end_coalescing(self.device).wait()  # the stream waits for the whole group
 
     def broken(self) -> list[int]:
         return []
-
-    def wait_all(self, pending: Sequence[Pending]) -> None:
-        """Do nothing: the stream waits for the whole group."""
 
     def close(self) -> None:
         """Do nothing: NCCL's watchdog ends operations that wait for a lost rank."""

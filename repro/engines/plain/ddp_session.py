@@ -108,7 +108,7 @@ class Deferred:
         if bucket.is_last():
             waiting, self.waiting = self.waiting, []
             for kept, promised in waiting:
-                self.send(kept).add_done_callback(_forward(promised))
+                self.send(kept).add_done_callback(partial(_pass_on, promised))
         return promise
 
 
@@ -126,14 +126,11 @@ def new_future(devices: list[torch.device]) -> Future:
     return torch.futures.Future(devices=[*devices])
 
 
-def _forward(promise: Future) -> Callable[[Future], None]:
-    def pass_on(done: Future) -> None:
-        try:
-            promise.set_result(done.value())
-        except RuntimeError as error:
-            promise.set_exception(error)
-
-    return pass_on
+def _pass_on(promise: Future, done: Future) -> None:
+    try:
+        promise.set_result(done.value())
+    except RuntimeError as error:
+        promise.set_exception(error)
 
 
 class PowerSgd:
@@ -218,17 +215,14 @@ class DdpSession(LoopSession):
     writes_alike = True
     wrapped: DistributedDataParallel
 
-    def __init__(
-        self, parts: TrainingParts, job: Job, broadcast_buffers: bool, send: str = "bucketed", **options: Any,
-    ) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, broadcast_buffers: bool, send: str, **options: Any) -> None:
         self.options = options
         self.hooks = Hooks(replace(job, overlap=False) if send == "blocking" else job)
-        super().__init__(parts, job, self.wrap)
+        super().__init__(parts, job)
         self.wrapped.broadcast_buffers = broadcast_buffers  # set here: the argument has another name since torch 2.13
         self.hooks.register(self.wrapped)
 
     def wrap(self, model: torch.nn.Module) -> DistributedDataParallel:
-        """Return the model under DDP."""
         return DistributedDataParallel(
             model,
             device_ids=devices.gpus_of(self.device) or None,
@@ -272,26 +266,23 @@ class DdpSession(LoopSession):
     def effective(self) -> dict[str, str]:
         log = self.wrapped._get_ddp_logging_data()  # type: ignore[no-untyped-call]
         sizes = str(log.get("rebuilt_bucket_sizes") or log.get("bucket_sizes") or "")
+        buckets = sizes.split(",") if sizes else []
+        overlap = self.hooks.overlap(self.wrapped._comm_hooks)
+        alone = bool(buckets) and len(buckets) == len(self.parameters) - self.factor_layers()
+        send = "blocking" if overlap == "off" else "layerwise"
         return {
             **super().effective(),
-            **self._sent(sizes),
+            "send": send if alone and self.options.get("bucket_cap_mb", 1) < 1e-5 else "bucketed",
+            "factor_layers": str(self.factor_layers()),
             "compression": self.hooks.compression(self.wrapped._comm_hooks),
-            "overlap": self.hooks.overlap(self.wrapped._comm_hooks),
+            "overlap": overlap,
             "gradient_as_bucket_view": switch(bool(log.get("gradient_as_bucket_view"))),
             "broadcast_buffers": switch(self.wrapped.broadcast_buffers and bool(self.wrapped.modules_buffers)),
             "static_graph": switch(self.wrapped.static_graph),
             "find_unused": switch(self.wrapped.find_unused_parameters),
-            "buckets": str(len(sizes.split(","))) if sizes else "unknown",
+            "buckets": str(len(buckets) or "unknown"),
             "bucket_bytes": sizes.replace(" ", "") or "unknown",
         }
-
-    def _sent(self, sizes: str) -> dict[str, str]:
-        """Return how gradients leave, read from DDP's buckets, its hook and the layers that send factors."""
-        tensors = len(self.parameters) - self.factor_layers()
-        alone = bool(sizes) and len(sizes.split(",")) == tensors
-        late = self.hooks.overlap(self.wrapped._comm_hooks) == "off"
-        return {"send": ("blocking" if late else "layerwise") if alone and self.options.get("bucket_cap_mb", 1) < 1e-5
-                else "bucketed", "factor_layers": str(self.factor_layers())}
 
     def close(self) -> None:
         # Reducer and gradients (views of its buckets) hold the group. If they outlived it, the last of them would wait

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,31 +73,12 @@ def sharded_modules(model: nn.Module) -> list[FSDPModule]:
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 
-def reshard(model: nn.Module) -> None:
-    """Free gathered weights: after a pass without back-propagation FSDP keeps those that it expects to need in it."""
-    for module in sharded_modules(model):
-        module.reshard()
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One group of parameters that FSDP gathers and reduces together, as FSDP describes it."""
-
-    elements: int
-    """Elements that a reduce-scatter of its gradients sends in, the filling up to equal parts included."""
-    freed: bool
-    """The gathered weights are freed after the forward pass and gathered again for back-propagation."""
-    computed: torch.dtype | None
-    """Type of the gathered weights; None: they have not been gathered yet."""
-    sent: torch.dtype | None
-    """Type to which gradients are rounded to be sent; None: their own."""
-
-
-def groups_of(model: nn.Module, world: int) -> list[Group]:
-    """Return the groups of the model's trained parameters."""
-    groups = [group for module in sharded_modules(model) for group in _groups_of(module._get_fsdp_state())]
-    trained = [[param for param in group.fsdp_params if param.sharded_param.requires_grad] for group in groups]
-    return [_describe(group, params, world) for group, params in zip(groups, trained, strict=True) if params]
+def groups_of(model: nn.Module) -> list[tuple[Any, list[Any]]]:
+    """Return the groups that FSDP gathers and reduces together, each with its trained parameters, of which it has some.
+    """
+    found = [(group, [param for param in group.fsdp_params if param.sharded_param.requires_grad])
+             for module in sharded_modules(model) for group in _groups_of(module._get_fsdp_state())]
+    return [(group, trained) for group, trained in found if trained]
 
 
 def _groups_of(state: Any) -> Sequence[Any]:
@@ -107,15 +87,6 @@ def _groups_of(state: Any) -> Sequence[Any]:
         found: Sequence[Any] = state._fsdp_param_groups
         return found
     return [state._fsdp_param_group] if state._fsdp_param_group is not None else []
-
-
-def _describe(group: Any, trained: Sequence[Any], world: int) -> Group:
-    gathered = getattr(trained[0], "_unsharded_param", None)
-    return Group(
-        elements=sum(param.padded_sharded_param_size.numel() for param in trained) * world,
-        freed=bool(group._reshard_after_forward), computed=None if gathered is None else gathered.dtype,
-        sent=group._reduce_dtype,
-    )
 
 
 SENT = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -134,8 +105,8 @@ class FsdpSession(LoopSession):
     def __init__(
         self, parts: TrainingParts, job: Job, wrap: str | Sequence[str], reshard_after_forward: bool | None
     ) -> None:
-        self.wrap, self.reshard_after_forward = wrap, reshard_after_forward
-        super().__init__(parts, job, wrap=lambda model: model)
+        self.chosen, self.reshard_after_forward = wrap, reshard_after_forward
+        super().__init__(parts, job)
 
     def prepare(self) -> MasterCopy | None:
         """Divide the model; FSDP's own parts are the float32 weights that are stepped.
@@ -148,7 +119,7 @@ class FsdpSession(LoopSession):
             # The session casts the model's inputs, as in every engine; between modules nothing is cast.
             cast_forward_inputs=False,
         )
-        self.inner = inner_modules(self.model, self.wrap, self.parts.blocks)
+        self.inner = inner_modules(self.model, self.chosen, self.parts.blocks)
         self.prepare_blocks()
         divide(self.model, self.inner, self.device.type, self.reshard_after_forward, policy)
         # While a module's weights are gathered, they take the place of the parts in `named_parameters`.
@@ -183,7 +154,9 @@ class FsdpSession(LoopSession):
         return not self.alone
 
     def finish_evaluation(self) -> None:
-        reshard(self.model)
+        # After a pass without back-propagation FSDP keeps the gathered weights that it expects to need in it.
+        for module in sharded_modules(self.model):
+            module.reshard()
 
     # ---- checkpoints: a rank writes its own parts
 
@@ -233,7 +206,6 @@ class FsdpSession(LoopSession):
                 for name, part in self._parts()]
 
     def _parts(self) -> list[tuple[str, DTensor]]:
-        """Return names and parameters, which are divided."""
         return [(name, part) for name, part in self.trained() if isinstance(part, DTensor)]
 
     def _start(self, part: DTensor) -> int:
@@ -241,27 +213,27 @@ class FsdpSession(LoopSession):
         return min(self.job.rank * _rows(part), part.shape[0]) * part.shape[1:].numel()
 
     def effective(self) -> dict[str, str]:
-        groups = groups_of(self.model, self.job.world)
-        computed = _types(group.computed for group in groups)
-        freed = sum(group.freed for group in groups)
+        groups = groups_of(self.model)
+        gathered = [getattr(trained[0], "_unsharded_param", None) for _, trained in groups]  # None: not gathered yet
+        computed = _types(None if tensor is None else tensor.dtype for tensor in gathered)
+        freed = sum(bool(group._reshard_after_forward) for group, _ in groups)
+        names: dict[Any, str] = {None: "none", **{dtype: name for name, dtype in SENT.items()}}
+        sent = {group._reduce_dtype for group, _ in groups}  # None: gradients are sent in their own type
+        # What a reduce-scatter sends in, the filling up to equal parts included.
+        elements = [sum(param.padded_sharded_param_size.numel() for param in trained) * self.job.world
+                    for _, trained in groups]
         return {
             **super().effective(),
             "wrapper": type(self.model).__name__,
             "weight_dtype": computed,
             "gradient_dtype": computed,
-            "compression": self._compression(groups),
+            "compression": ",".join(sorted(names.get(dtype) or name_of(dtype) for dtype in sent)),
             "overlap": "on" if on_gpu(self.device) and len(groups) > 1 else "off",
             "zero_stage": "3" if freed else "2",
             "reshard_after_forward": f"{freed} of {len(groups)} groups",
             "buckets": str(len(groups)),
-            "bucket_bytes": ",".join(str(4 * group.elements) for group in groups),
+            "bucket_bytes": ",".join(str(4 * count) for count in elements),
         }
-
-    @staticmethod
-    def _compression(groups: Sequence[Group]) -> str:
-        names = {dtype: name for name, dtype in SENT.items()}
-        return ",".join(sorted({"none" if group.sent is None else names.get(group.sent, name_of(group.sent))
-                                for group in groups}))
 
     def close(self) -> None:
         # Gradients and gathered weights must not outlive the group.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -47,13 +47,9 @@ class MasterCopy:
 
 
 class LoopSession(TorchSession):
-    """Forward, backward, clip, step, clear: the usual training loop.
+    """Forward, backward, clip, step, clear: the usual training loop."""
 
-    Args:
-        wrap: makes the model data-parallel; the identity for a single process.
-    """
-
-    def __init__(self, parts: TrainingParts, job: Job, wrap: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
+    def __init__(self, parts: TrainingParts, job: Job) -> None:
         super().__init__(parts, job)
         self.model.train()
         self.masters = self.prepare()
@@ -61,7 +57,11 @@ class LoopSession(TorchSession):
         self.stepped = self.masters.copies if self.masters else self.parameters
         self.optimizer = job.optimizer.build(self.masters.named if self.masters else self.trained())
         self.scaler = make_scaler(job.precision.loss_scaling, self.device.type) if job.precision.loss_scaling else None
-        self.wrapped = wrap(self.model)
+        self.wrapped = self.wrap(self.model)
+
+    def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Return the model as it is called in training."""
+        return model
 
     def prepare(self) -> MasterCopy | None:
         """Move the model to the device, give its parameters the type in which it computes; return the float32 copies
@@ -171,7 +171,6 @@ class LoopSession(TorchSession):
                         for key, value in state_tensors(state).items()}
 
     def _optimizer_states(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return the optimizer's state of each parameter, by the parameter's name."""
         names = [name for name, _ in self.trained()]
         return [(name, self.optimizer.state[stepped]) for name, stepped in zip(names, self.stepped, strict=True)]
 

@@ -57,43 +57,37 @@ def has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
-class Recomputation:
-    """The blocks of a model whose activations are not kept.
+def recompute(block: nn.Module, compiled: bool) -> None:
+    """Let a block recompute its activations in the backward pass instead of keeping them.
 
     Args:
-        compiled: the blocks are compiled. The compiler then recomputes by itself and changes buffers once only.
+        compiled: it is compiled. The compiler then recomputes by itself and changes buffers once only.
     """
+    inner = block.forward
+    # The forward method, not the module: hooks that engines put on a module must run once.
+    if compiled:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return checkpoint(inner, *args, use_reentrant=False, **kwargs)
+    else:
+        def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+            return nullcontext(), _again(block)
 
-    def __init__(self, blocks: Sequence[nn.Module], compiled: bool) -> None:
-        self.blocks, self.compiled = len(blocks), compiled
-        for block in blocks:
-            self._wrap(block)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return inner(*args, **kwargs)
+            return checkpoint(inner, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+    block.forward = forward
 
-    def _wrap(self, block: nn.Module) -> None:
-        inner = block.forward
-        # The forward method, not the module: hooks that engines put on a module must run once.
-        if self.compiled:
-            def forward(*args: Any, **kwargs: Any) -> Any:
-                return checkpoint(inner, *args, use_reentrant=False, **kwargs)
-        else:
-            def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-                return nullcontext(), self._again(block)
 
-            def forward(*args: Any, **kwargs: Any) -> Any:
-                if not torch.is_grad_enabled():
-                    return inner(*args, **kwargs)
-                return checkpoint(inner, *args, use_reentrant=False, context_fn=contexts, **kwargs)
-        block.forward = forward
-
-    @contextmanager
-    def _again(self, block: nn.Module) -> Iterator[None]:
-        """Repeat a forward pass without changing buffers: batch norm would count the same samples twice."""
-        kept = [(buffer, buffer.detach().clone()) for buffer in block.buffers()]
-        try:
-            yield
-        finally:  # torch ends the pass by an exception as soon as it has what it needs
-            for buffer, value in kept:
-                buffer.data.copy_(value)  # through `data`: autograd has saved the buffer and would refuse
+@contextmanager
+def _again(block: nn.Module) -> Iterator[None]:
+    """Repeat a forward pass without changing buffers: batch norm would count the same samples twice."""
+    kept = [(buffer, buffer.detach().clone()) for buffer in block.buffers()]
+    try:
+        yield
+    finally:  # torch ends the pass by an exception as soon as it has what it needs
+        for buffer, value in kept:
+            buffer.data.copy_(value)  # through `data`: autograd has saved the buffer and would refuse
 
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"

@@ -23,9 +23,8 @@ class Numerics:
         channels_last: give images this memory format.
     """
 
-    def __init__(self, precision: Precision, device: str, channels_last: bool = False) -> None:
+    def __init__(self, precision: Precision, device: str, channels_last: bool) -> None:
         self.channels_last = channels_last
-        self.precision = precision
         self.device_type = torch.device(device).type
         self.weights: torch.dtype = getattr(torch, precision.weights)
         self.autocast_dtype: torch.dtype | None = getattr(torch, precision.autocast) if precision.autocast else None
@@ -44,7 +43,8 @@ class Numerics:
     def inputs(self, value: Any) -> Any:
         """Return `value` with floating tensors in the type of the weights, and images in the memory format."""
         if self.channels_last:
-            value = as_channels_last(value)
+            value = tree_map(lambda item: item.contiguous(memory_format=torch.channels_last)
+                             if isinstance(item, torch.Tensor) and item.ndim == 4 else item, value)
         return value if self.weights is torch.float32 else cast_floats(value, self.weights)
 
     def outputs(self, value: Any) -> Any:
@@ -54,9 +54,17 @@ class Numerics:
         return cast_floats(value, torch.float32)
 
     def prepare(self, model: torch.nn.Module) -> None:
-        """Let modules whose statistics stay float32 compute with weights of 16 bits; before anything is cast."""
-        if self.weights is not torch.float32:
-            widen_norms(model)
+        """Let modules whose statistics stay float32 compute with weights of 16 bits; before anything is cast.
+
+        torch's kernels take 16-bit activations with float32 weights and statistics, but not 16-bit weights with float32
+        statistics: these modules widen weight and bias in their forward pass. Parameters, gradients and outputs keep
+        their type.
+        """
+        if self.weights is torch.float32:
+            return
+        for module in model.modules():
+            if isinstance(module, _NormBase) and module.track_running_stats:
+                module.forward = _forward(module)
 
     def cast_parameters(self, model: torch.nn.Module) -> None:
         """Round the parameters to the type of the weights; buffers keep theirs."""
@@ -86,12 +94,6 @@ def make_scaler(scaling: LossScaling, device_type: str) -> torch.amp.GradScaler:
     )
 
 
-def as_channels_last(value: Any) -> Any:
-    """Return `value` with every tensor of 4 dimensions in it in memory format channels_last."""
-    return tree_map(lambda item: item.contiguous(memory_format=torch.channels_last)
-                    if isinstance(item, torch.Tensor) and item.ndim == 4 else item, value)
-
-
 def cast_floats(value: Any, dtype: torch.dtype) -> Any:
     """Return `value` with every floating tensor in it (also inside tuples, lists and dicts) as `dtype`."""
     return map_tensors(value, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
@@ -114,17 +116,6 @@ class _Wide:
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.module, name)
         return value.float() if name in AFFINE and isinstance(value, torch.Tensor) else value
-
-
-def widen_norms(model: torch.nn.Module) -> None:
-    """Let modules with running statistics widen weight and bias in their forward pass.
-
-    Running statistics stay float32 in every precision. torch's kernels take 16-bit activations with float32 weights
-    and statistics, but not 16-bit weights with float32 statistics. Parameters, gradients and outputs keep their type.
-    """
-    for module in model.modules():
-        if isinstance(module, _NormBase) and module.track_running_stats:
-            module.forward = _forward(module)
 
 
 def _forward(module: _NormBase) -> Any:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from repro.core import devices, machine
 from repro.core.devices import on_gpu
 from repro.core.errors import CheckpointRefused, TrialError
-from repro.engines.plain.modules import Compiler, Recomputation, blocks_of
+from repro.engines.plain.modules import Compiler, blocks_of, recompute
 from repro.engines.plain.numerics import Numerics, ReductionWatcher, name_of
 from repro.engines.plain.state import (
     Buffers,
@@ -64,7 +64,8 @@ class TorchSession(Session):
         self.reductions = ReductionWatcher()
         self.eval_batch = 0
         """Samples of the largest forward pass of an evaluation so far."""
-        self.recomputation: Recomputation | None = None
+        self.recomputed_blocks = 0
+        """Blocks whose activations are not kept."""
         self.compiler: Compiler | None = None
         self.unstepped: OptimizerState | None = None
         """The optimizer's state before the warm-up."""
@@ -85,7 +86,9 @@ class TorchSession(Session):
         if options.activation_checkpointing:
             if not (blocks := blocks_of(self.model, self.parts.blocks)):
                 raise TrialError("activation_checkpointing would have no effect: the model has no blocks")
-            self.recomputation = Recomputation(blocks, compiled=options.compile is not None)
+            for block in blocks:
+                recompute(block, compiled=options.compile is not None)
+            self.recomputed_blocks = len(blocks)
         if options.compile is not None:
             self.compiler = Compiler(options.compile, self.job.cache, f"{self.job.label}-rank{self.job.rank}")
             self.compiler.apply(self.compiled_modules())
@@ -266,7 +269,7 @@ class TorchSession(Session):
         """Load what `save_state` wrote."""
 
     def save(self, folder: Path) -> dict[str, Any]:
-        weights = self._weights_hash()  # collective: after a failed write the other ranks would wait forever
+        weights = digest(self.weights())  # collective: after a failed write the other ranks would wait forever
         # Collective too: before an engine's part can fail on one rank.
         kept = save_preconditioner(self.preconditioning, folder, self.job.rank, self.alone)
         own = self.save_state(folder)
@@ -279,17 +282,13 @@ class TorchSession(Session):
         self.load_state(folder, own["engine"])
         load_preconditioner(self.preconditioning, folder, own, self.job.rank)
         self.load_scaler_state(own["scaler"])
-        if self._weights_hash() != own["weights"]:
+        if digest(self.weights()) != own["weights"]:
             raise CheckpointRefused(f"checkpoint {folder.name}: the weights differ from those that were saved")
         RandomStates.from_plain(own["random"], self.job.device).restore()
 
-    def _weights_hash(self) -> str:
-        return digest(self.weights())
-
     def state_bytes(self) -> int:
         numbers = max(STATE_NUMBERS, 2 + math.ceil(self._moments()))
-        return numbers * STATE_BYTES * self._size() + preconditioner_bytes(
-            self.preconditioning, self.job.world)
+        return numbers * STATE_BYTES * self._size() + preconditioner_bytes(self.preconditioning, self.job.world)
 
     # ---- read-outs
 
@@ -341,12 +340,12 @@ class TorchSession(Session):
     def _model_options(self) -> dict[str, str]:
         compiled = self.compiler.effective() if self.compiler else {"compile": "off"}
         found = {
-            **compiled, "activation_checkpointing": switch(self.recomputation is not None),
+            **compiled, "activation_checkpointing": switch(self.recomputed_blocks > 0),
             "channels_last": switch(self.numerics.channels_last),
             "cudnn_benchmark": switch(on_gpu(self.device) and torch.backends.cudnn.benchmark),
         }
-        if self.recomputation is not None:
-            found["recomputed_blocks"] = str(self.recomputation.blocks)
+        if self.recomputed_blocks:
+            found["recomputed_blocks"] = str(self.recomputed_blocks)
         if images := self._images() if self.numerics.channels_last else []:
             last = sum(item.is_contiguous(memory_format=torch.channels_last) for item in images)
             found["channels_last_weights"] = f"{last} of {len(images)}"

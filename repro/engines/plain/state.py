@@ -67,20 +67,16 @@ def _from_hex(digits: str) -> torch.Tensor:
     return torch.from_numpy(np.frombuffer(bytes.fromhex(digits), dtype=np.uint8).copy())
 
 
-Number = int | float
-"""Also True and False."""
-
-
 class GroupNumbers:
-    """The rates and the counters in the parameter groups of a torch optimizer at one moment."""
+    """The rates, counters and switches in the parameter groups of a torch optimizer at one moment."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
         self.before = self.plain()
 
-    def plain(self) -> list[dict[str, Number]]:
+    def plain(self) -> list[dict[str, float]]:
         """Return the numbers of every group (JSON-like)."""
-        return [{key: value for key, value in group.items() if isinstance(value, Number)}
+        return [{key: value for key, value in group.items() if isinstance(value, int | float)}
                 for group in self.optimizer.param_groups]
 
     def restore(self) -> None:
@@ -99,10 +95,11 @@ class OptimizerState:
             step creates it again.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, starts_from_zero: bool = True) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, starts_from_zero: bool) -> None:
         self.optimizer, self.starts_from_zero = optimizer, starts_from_zero
         self.before = {
-            id(parameter): {key: _copy(value) for key, value in state.items()}
+            id(parameter): {key: value.detach().clone() if isinstance(value, torch.Tensor) else value
+                            for key, value in state.items()}
             for parameter, state in optimizer.state.items()
         }
         self.groups = GroupNumbers(optimizer)
@@ -119,10 +116,6 @@ class OptimizerState:
                     value.copy_(before[key]) if key in before else value.zero_()
                 elif isinstance(value, int | float):
                     state[key] = before.get(key, type(value)(0))
-
-
-def _copy(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def state_tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -104,7 +104,14 @@ def load_tensors(folder: Path, rank: int) -> tuple[dict[str, torch.Tensor], dict
         index = SafeReader(folder).read_metadata().state_dict_metadata
         wanted = {name: item for name, item in index.items()
                   if name.startswith(prefix) or not name.startswith(OWN.split("{")[0])}
-        found = {name: _empty(name, item) for name, item in _check_size(wanted, folder).items()}
+        tensors = {name: item for name, item in wanted.items() if isinstance(item, TensorStorageMetadata)}
+        # torch would allocate as much as the index claims.
+        claimed = sum(math.prod(item.size) * item.properties.dtype.itemsize for item in tensors.values())
+        if claimed > sum(path.stat().st_size for path in folder.iterdir()):
+            raise pickle.UnpicklingError("its index claims more data than its files hold")
+        if odd := next((name for name in wanted if name not in tensors), None):
+            raise pickle.UnpicklingError(f"{odd} is not a tensor")
+        found = {name: torch.empty(item.size, dtype=item.properties.dtype) for name, item in tensors.items()}
         load(found, storage_reader=SafeReader(folder), planner=TensorsOnly(), no_dist=True)
     shared = {name: tensor for name, tensor in found.items() if not name.startswith(prefix)}
     return shared, {name.removeprefix(prefix): found[name] for name in found.keys() - shared.keys()}
@@ -124,21 +131,6 @@ def copy_tensors(there: Mapping[str, torch.Tensor], found: Mapping[str, torch.Te
     with torch.no_grad():
         for name, tensor in there.items():
             tensor.copy_(found[name])
-
-
-def _check_size(wanted: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return `wanted` if the files are large enough for it; torch would allocate as much as the index claims."""
-    claimed = sum(math.prod(item.size) * item.properties.dtype.itemsize for item in wanted.values()
-                   if isinstance(item, TensorStorageMetadata))
-    if claimed > sum(path.stat().st_size for path in folder.iterdir()):
-        raise pickle.UnpicklingError("its index claims more data than its files hold")
-    return wanted
-
-
-def _empty(name: str, item: Any) -> torch.Tensor:
-    if not isinstance(item, TensorStorageMetadata):
-        raise pickle.UnpicklingError(f"{name} is not a tensor")
-    return torch.empty(item.size, dtype=item.properties.dtype)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 
 from repro.core.devices import on_gpu
 from repro.core.errors import nearest
-from repro.seams.training import Job, LossScaling
+from repro.seams.training import Job
 
 _PRECISION = "the trial's `precision`"
 _CLOCK = "the harness: only the step's own work is timed, and DeepSpeed prints nothing"
@@ -59,13 +59,9 @@ OWNED: dict[str, str] = {
 
 def deepspeed_config(
     fragment: Mapping[str, Any], stage: int, job: Job, bucket_mib: float | None = None,
-    offload: str = "none", plus_plus: Mapping[str, Any] | None = None,
+    offload: str = "none", hpz: int = 1, quantized: str = "none",
 ) -> dict[str, Any]:
-    """Return the configuration for `deepspeed.initialize`.
-
-    Args:
-        plus_plus: keys of ZeRO++, by `zero_plus_plus`.
-    """
+    """Return the configuration for `deepspeed.initialize`."""
     trial: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": job.micro_batch,
         "gradient_accumulation_steps": job.accumulation,
@@ -73,8 +69,7 @@ def deepspeed_config(
         "gradient_clipping": job.gradient_clip or 0.0,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
-        "zero_optimization": {"stage": stage, **_reduction(job, bucket_mib), **_offload(job, offload),
-                              **(plus_plus or {})},
+        "zero_optimization": _zero_optimization(stage, job, bucket_mib, offload, hpz, quantized),
         # 2^62: at every multiple DeepSpeed reads the rate and moments to report them.
         "steps_per_print": 1 << 62,
         # DeepSpeed's throughput timer synchronises the device twice a micro-batch unless disabled.
@@ -85,9 +80,21 @@ def deepspeed_config(
     return merge(fragment, trial)
 
 
-def zero_plus_plus(hpz: int, quantized: str) -> dict[str, Any]:
-    """Return the keys of ZeRO++ (Wang et al. 2023, arXiv:2306.10209) that differ from DeepSpeed's defaults."""
-    found: dict[str, Any] = {"zero_hpz_partition_size": hpz} if hpz > 1 else {}
+def _zero_optimization(
+    stage: int, job: Job, bucket_mib: float | None, offload: str, hpz: int, quantized: str
+) -> dict[str, Any]:
+    found: dict[str, Any] = {"stage": stage}
+    if bucket_mib is not None:
+        found["reduce_bucket_size"] = max(1, int(bucket_mib * (1 << 20)) // 4)
+    if job.overlap is not None:
+        found["overlap_comm"] = job.overlap
+    on_host = {"none": (), "optimizer": ("offload_optimizer",),
+               "optimizer+weights": ("offload_optimizer", "offload_param")}[offload]
+    # Pinned memory is copied to a GPU while it computes.
+    found |= {key: {"device": "cpu", "pin_memory": on_gpu(job.device)} for key in on_host}
+    # ZeRO++ (Wang et al. 2023, arXiv:2306.10209): what differs from DeepSpeed's defaults.
+    if hpz > 1:
+        found["zero_hpz_partition_size"] = hpz
     return found | {f"zero_quantized_{part}": True for part in quantized.split("+") if part != "none"}
 
 
@@ -111,39 +118,18 @@ def _precision(job: Job) -> dict[str, Any]:
             "bf16": {"enabled": True, "check_grad_overflow": False},
         }
     if precision.weights == "float16":
+        scaling = precision.loss_scaling
+        # DeepSpeed scales dynamically unless the scale is fixed; 0 means dynamic. Hysteresis 1 lowers the scale at the
+        # first overflow, as torch does.
+        scale = {"loss_scale": 0, "initial_scale_power": scaling.initial_scale_power,
+                 "loss_scale_window": scaling.growth_interval, "hysteresis": 1} if scaling else {"loss_scale": 1.0}
         return {
             "communication_data_type": "fp16",
             "data_types": {"grad_accum_dtype": "fp16"},
-            "fp16": {"enabled": True, "auto_cast": False, **_loss_scaling(precision.loss_scaling)},
+            "fp16": {"enabled": True, "auto_cast": False, **scale},
         }
     # Compression: gradients are rounded for sending and added in the low type, as in torch's hooks.
     return {"communication_data_type": {"none": "fp32"}.get(job.compression, job.compression)}
-
-
-def _loss_scaling(scaling: LossScaling | None) -> dict[str, Any]:
-    if scaling is None:
-        return {"loss_scale": 1.0}  # DeepSpeed scales fp16 dynamically unless the scale is fixed
-    # loss_scale 0 means dynamic; hysteresis 1 lowers the scale at the first overflow, as torch does.
-    return {"loss_scale": 0, "initial_scale_power": scaling.initial_scale_power,
-            "loss_scale_window": scaling.growth_interval, "hysteresis": 1}
-
-
-def _reduction(job: Job, bucket_mib: float | None) -> dict[str, Any]:
-    """Return the settings of fusion and overlap that the trial requests."""
-    found: dict[str, Any] = {}
-    if bucket_mib is not None:
-        found["reduce_bucket_size"] = max(1, int(bucket_mib * (1 << 20)) // 4)
-    if job.overlap is not None:
-        found["overlap_comm"] = job.overlap
-    return found
-
-
-def _offload(job: Job, offload: str) -> dict[str, Any]:
-    """Return where state lies; pinned memory is copied to a GPU while it computes."""
-    place = {"device": "cpu", "pin_memory": on_gpu(job.device)}
-    found = {"none": (), "optimizer": ("offload_optimizer",),
-             "optimizer+weights": ("offload_optimizer", "offload_param")}[offload]
-    return dict.fromkeys(found, place)
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,7 +236,9 @@ def misplaced_keys(
         if name in OWNED:
             yield path, f"key {name!r} is decided by {OWNED[name]}"
         elif name in REFUSED:
-            yield path, f"key {name!r} of DeepSpeed is not allowed: {REFUSED[name]}; allowed{_allowed(above, known)}"
+            place = f" below {'.'.join(above)}" if above else ""
+            yield path, (f"key {name!r} of DeepSpeed is not allowed: {REFUSED[name]}; allowed{place}: "
+                         f"{', '.join(known)}")
         elif key not in known:
             yield path, f"DeepSpeed has no key {name!r}{nearest(str(key), known)}"
         elif isinstance(below := known[key], Mapping):
@@ -260,10 +248,6 @@ def misplaced_keys(
                 yield path, f"key {name!r} of DeepSpeed takes a mapping, not {_shown(value)}"
         elif wanted := _unfit(value, below):
             yield path, f"key {name!r} of DeepSpeed takes {wanted}, not {_shown(value)}"
-
-
-def _allowed(above: tuple[str, ...], known: Keys) -> str:
-    return f" below {'.'.join(above)}: {', '.join(known)}" if above else f": {', '.join(known)}"
 
 
 def _unfit(value: Any, values: Values) -> str:

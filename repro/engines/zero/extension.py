@@ -14,8 +14,6 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import util
 from importlib.metadata import version
 from pathlib import Path
@@ -30,9 +28,9 @@ BUILDING = "building-"
 
 def place() -> Path:
     """Return the folder of this machine's library: another one for each processor, Python, torch and DeepSpeed."""
-    base = user_folder("XDG_CACHE_HOME", ".cache")
     build = (version("torch"), version("deepspeed"), sys.implementation.cache_tag, platform.machine(), _processor())
-    return base / "repro" / "extensions" / hashlib.sha256("|".join(map(str, build)).encode()).hexdigest()[:16]
+    name = hashlib.sha256("|".join(map(str, build)).encode()).hexdigest()[:16]
+    return user_folder("XDG_CACHE_HOME", ".cache") / "repro" / "extensions" / name
 
 
 def _processor() -> str:
@@ -48,7 +46,8 @@ def build(folder: Path) -> Path:
     """Return the library in `folder`; build it if it is not there. Several processes may call this at once."""
     library = folder / f"{NAME}.so"
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / "lock"):
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel releases it when the process ends, in any way
         for rest in folder.glob(f"{BUILDING}*"):  # of builds that were killed: nobody else builds now
             shutil.rmtree(rest, ignore_errors=True)
         if not library.exists():
@@ -65,14 +64,6 @@ def _compile(folder: Path) -> None:
     from deepspeed.ops.op_builder import CPUAdamBuilder
 
     CPUAdamBuilder().jit_load(verbose=False)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock; the kernel releases it when the process ends, in any way."""
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def load() -> None:

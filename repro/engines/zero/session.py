@@ -50,9 +50,7 @@ class DeepSpeedSession(TorchSession):
 
     writes_alike = True
 
-    def __init__(
-        self, parts: TrainingParts, job: Job, config: dict[str, Any], offload: str = "none", hpz: int = 1
-    ) -> None:
+    def __init__(self, parts: TrainingParts, job: Job, config: dict[str, Any], offload: str, hpz: int) -> None:
         super().__init__(parts, job)
         self.config = config
         self.model.train()
@@ -310,6 +308,7 @@ class DeepSpeedSession(TorchSession):
         accumulated = getattr(wrapper, "gradient_accumulation_dtype", self.trained()[0][1].dtype)
         masters = [tensor for group in self.optimizer.param_groups for tensor in group["params"]]
         masters = masters or list(getattr(wrapper, "fp32_partitioned_groups_flat", []))
+        bucket = getattr(wrapper, "reduce_bucket_size", None)  # None: without ZeRO all gradients are sent at once
         return {
             **super().effective(),
             "matmul_dtype": product,
@@ -323,7 +322,7 @@ class DeepSpeedSession(TorchSession):
             "communication_data_type": name_of(self.engine.communication_data_type),
             **describe(self.optimizer),
             "buckets": "unknown",
-            "bucket_bytes": self._bucket_bytes(),
+            "bucket_bytes": "all" if bucket is None else str(int(bucket) * self.numerics.weights.itemsize),
             "loss_scale": f"{self.loss_scale():g}" if self.job.precision.loss_scaling else "none",
             "deepspeed_config": json.dumps(self.config, sort_keys=True, separators=(",", ":")),
         }
@@ -346,11 +345,6 @@ class DeepSpeedSession(TorchSession):
         parameter: Any = self.trained()[0][1]
         grouped = getattr(parameter, "ds_zero_param_process_group", None) is not None
         return int(parameter.ds_secondary_tensor_group_size) if grouped else 1
-
-    def _bucket_bytes(self) -> str:
-        """Return the largest bucket of gradients, bytes; "all" without ZeRO: DeepSpeed sends all gradients at once."""
-        size = getattr(self.engine.optimizer, "reduce_bucket_size", None)
-        return "all" if size is None else str(int(size) * self.numerics.weights.itemsize)
 
     def close(self) -> None:
         try:

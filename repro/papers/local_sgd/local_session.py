@@ -93,7 +93,7 @@ class LocalSession(LoopSession):
     """
 
     def __init__(self, parts: TrainingParts, job: Job, every: int, outer: tuple[float, float, bool]) -> None:
-        super().__init__(parts, job, wrap=lambda model: model)
+        super().__init__(parts, job)
         self.every, self.since = every, 0
         self.outer = OuterStep(self.stepped, job.world, *outer)
 

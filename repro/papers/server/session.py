@@ -93,7 +93,7 @@ class ServerSession(LoopSession):
     def __init__(
         self, parts: TrainingParts, job: Job, rules: Rules, homes: Sequence[int], divide_by_staleness: bool
     ) -> None:
-        super().__init__(parts, job, wrap=lambda model: model)
+        super().__init__(parts, job)
         self.rules, self.counts, self.homes = rules, Counts(), homes
         named, shards = self.trained(), len(homes)
         if shards > len(named):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from repro.program.gate.trace import Measured, Quantity, Step, Trace
+from repro.program.gate.trace import Measured, Quantity, Step, Tensors, Trace
 from repro.record.result.step_causes import NO_FACTOR, NOTHING, UPDATE_CAUSE, factor_cause
 
 ALIKE = 0.02
@@ -113,15 +113,14 @@ def other_formats(facts: Facts) -> str:
     return ""
 
 
-def other_start(found: Mapping[str, Apart], whole: Any) -> str:
+def other_start(found: Mapping[str, Apart], reference: Tensors) -> str:
     """Return what other initial weights mean."""
     factors = {name: item.factor for name, item in found.items()}
     if common := _common(factors.values()):
         return f"{common:.4g} times: another scale of initialisation"
     here, there = (math.hypot(*(getattr(item, side).norm for item in found.values())) for side in ("ours", "theirs"))
     alike = abs(here - there) <= SAME_SIZE * there
-    drawn = [name for name, item in whole.whole.items() if item.norm]
-    if alike and len(found) * 2 >= len(drawn):
+    if alike and len(found) * 2 >= sum(bool(item.norm) for item in reference.whole.values()):
         return "another seed, or a model that is built before the seed is set or after other draws"
     return "other values are drawn or loaded for them"
 

@@ -48,16 +48,10 @@ class Intended:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(causes.Facts):
     """A candidate and the reference, as both were traced."""
 
-    ours: Trace
-    theirs: Trace
     sight: Sight
-
-    @property
-    def facts(self) -> causes.Facts:
-        return causes.Facts(self.ours, self.theirs)
 
 
 # ---- before the first step
@@ -96,7 +90,7 @@ def check_tensors(pair: Pair) -> Difference | None:
 
 def check_formats(pair: Pair) -> Difference | None:
     """Compare the types of what the optimizer updates, of its state, and of the forward pass."""
-    text = causes.other_formats(pair.facts)
+    text = causes.other_formats(pair)
     return Difference("formats", 0, text) if text else None
 
 
@@ -210,7 +204,7 @@ def check_loss(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
     if not ours.ranks[0].loss or not theirs.ranks[0].loss:
         return None  # a framework that differentiates otherwise
     return Difference("loss", ours.number, f"step {ours.number}: loss is {mine:.8g}, the reference's {right:.8g}",
-                      "", abs(mine - right) / scale, tolerance, causes.other_loss(pair.facts, ours, theirs))
+                      "", abs(mine - right) / scale, tolerance, causes.other_loss(pair, ours, theirs))
 
 
 def check_ranks(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
@@ -240,7 +234,7 @@ def check_quantity(pair: Pair, what: Quantity, ours: Step, theirs: Step) -> Diff
     if not found:
         return None
     worst = max(found, key=lambda name: found[name].size / found[name].tolerance)
-    cause = causes.other_quantity(pair.facts, what, found, ours, theirs)
+    cause = causes.other_quantity(pair, what, found, ours, theirs)
     noun = {"gradient": "gradient", "clipping": "gradient after clipping", "update": "update"}[what]
     return Difference(what, number, f"step {number}: {noun} of {found[worst].words(worst)} in {_share(found, right)}",
                       worst, found[worst].size, found[worst].tolerance, cause)
@@ -248,7 +242,7 @@ def check_quantity(pair: Pair, what: Quantity, ours: Step, theirs: Step) -> Diff
 
 def check_rate(pair: Pair, ours: Step, theirs: Step) -> Difference | None:
     """Compare rate, decay and the other settings of the optimizer's groups."""
-    text = causes.other_settings(pair.facts, ours, theirs)
+    text = causes.other_settings(pair, ours, theirs)
     return Difference("rate", ours.number, f"step {ours.number}: {text}") if text else None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import select
 import tempfile
 import time
@@ -49,7 +48,7 @@ def trace_program(
         where = working_folder(choices, base, code, folders[0])
         if changed := changed_files(choices, where):
             raise ParityError(changed)
-        command = make_command(trial, choices, where, folders[1], inherited, secrets.token_hex(16))
+        command = make_command(trial, choices, where, folders[1], inherited)
         wanted = json.dumps({"folder": str(folders[2]), "steps": [*steps], "ulp": ulp})
         command = replace(command, environment={**command.environment, TRACE: wanted})
         with Process(command, choices.engine.terminal) as process:
@@ -96,7 +95,6 @@ def _complete(found: Mapping[str, bytes], steps: Sequence[int]) -> bool:
 
 
 def _why(found: Mapping[str, bytes], code: int | None, printed: str, steps: Sequence[int]) -> str:
-    """Return why a start has not traced all steps."""
     said = f"; its output ends: {printed}" if printed else ""
     if code:
         return f"the program ended with exit code {code}{said}"

@@ -17,11 +17,11 @@ import io
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -31,16 +31,10 @@ from repro.core.files import read_model, write_bytes, write_model, write_text
 from repro.core.frozen import Frozen
 from repro.core.machine import user_folder
 
-Fact = str | int | float | bool
-Facts = Mapping[str, Fact]
+Facts = Mapping[str, str | int | float | bool]
 """Content of a data set: number of samples and classes, hash of a tokenizer, ..."""
-
-
-class Progress(Protocol):
-    """Receives how far a preparation is."""
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """`done` of `total` units of the stage `what` are complete; a stage begins with `done` 0."""
+Progress = Callable[[str, int, int], None]
+"""Receives how far a preparation is: the stage, the completed units and all of them; a stage begins with 0."""
 
 
 class DataForm(ABC):
@@ -60,7 +54,7 @@ class DataForm(ABC):
     """The known target and its source, for `repro data list`."""
     licence: ClassVar[str]
     source: ClassVar[str]
-    """Return the source of the data, for records."""
+    """Source of the data, for records."""
     form_version: ClassVar[str] = "1"
     """Raise it if `source_folder` would write other files from the same input."""
 
@@ -167,10 +161,6 @@ class Manifest(Frozen):
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def count(self, fact: str) -> int:
-        """Return a fact that is a number."""
-        return int(self.facts[fact])
-
 
 class Place(Frozen):
     """Folder of the files on this machine."""
@@ -249,11 +239,6 @@ def write_mtimes(home: Path, mtimes: np.ndarray) -> None:
     stream = io.BytesIO()
     np.save(stream, mtimes.astype(np.int64))
     write_bytes(home / MTIMES, stream.getvalue())
-
-
-def list_lines(entries: list[Entry]) -> bytes:
-    """Return the text of `files.txt`."""
-    return "".join(f"{item.sha256} {item.size} {item.path}\n" for item in entries).encode()
 
 
 def find(name: str) -> Prepared | None:

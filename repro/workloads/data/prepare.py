@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -86,7 +86,7 @@ def _written(form: DataForm, given: Path, home: Path, progress: Progress) -> Pre
     if problem := problem_of(form, facts):
         shutil.rmtree(home, ignore_errors=True)
         raise UsageError(f"{given}: {problem}; {form.name} needs {form.wanted}")
-    lines = manifest.list_lines(entries)
+    lines = "".join(f"{item.sha256} {item.size} {item.path}\n" for item in entries).encode()
     made = Manifest(
         name=form.name, version=form.version(facts), licence=form.licence, source=form.source, facts=facts,
         files=len(entries), bytes=sum(item.size for item in entries), files_sha256=sha256(lines).hexdigest(),
@@ -139,7 +139,9 @@ def _hashed(
     known = _read_partial(partial, folder)
     found: list[tuple[Entry, int]] = []
     progress("files", 0, len(files))
-    with threads() as pool, _open_partial(partial, folder, bool(known)) as notes:
+    if not known:
+        partial.write_text(f"{folder.absolute()}\n", encoding="utf-8")
+    with threads() as pool, partial.open("a", encoding="utf-8") as notes:
         for start in range(0, len(files), SLICE):
             part = files[start:start + SLICE]
             for entry, mtime, new in pool.map(lambda name: _one(form, folder, name, known), part):
@@ -162,13 +164,6 @@ def _one(form: DataForm, folder: Path, name: str, known: dict[str, tuple[str, in
         return Entry(name, before.st_size, hash_file(path)), before.st_mtime_ns, True
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _open_partial(partial: Path, folder: Path, go_on: bool) -> IO[str]:
-    stream = partial.open("a" if go_on else "w", encoding="utf-8")
-    if not go_on:
-        stream.write(f"{folder.absolute()}\n")
-    return stream
 
 
 def _read_partial(partial: Path, folder: Path) -> dict[str, tuple[str, int, int]]:

@@ -124,9 +124,6 @@ class Windows:
         # The last window also needs the token after it, as a target.
         self.count = max(0, (min(held, held if tokens is None else tokens) - 1) // length)
 
-    def __len__(self) -> int:
-        return self.count
-
     def batch(self, indices: NDArray[np.int64]) -> Batch:
         """Return inputs [n, L] and targets [n, L], int64 on the CPU.
 
@@ -164,29 +161,29 @@ class WindowReader(SampleReader):
 
     def __init__(self, open_data: Callable[[], TokenStreams], length: int) -> None:
         self._open, self._length = open_data, length
-        self._train: Windows | None = None
-        self._eval: Windows | None = None
+        self._windows: tuple[Windows, Windows] | None = None
+        """For training, for evaluation."""
 
     def open(self) -> str:
         found = self._open()
-        self._train = Windows(found.train, self._length)
-        self._eval = Windows(found.evaluation, self._length, found.eval_tokens)
+        self._windows = (Windows(found.train, self._length),
+                         Windows(found.evaluation, self._length, found.eval_tokens))
         return found.sha256
 
     def train(self, epoch: int, indices: NDArray[np.int64]) -> Read:
-        if self._train is None:
-            self.open()
-        assert self._train is not None
-        return Read(self._train.batch(indices), (indices, None))
+        return Read(self._opened()[0].batch(indices), (indices, None))
 
     def evaluation(self, indices: NDArray[np.int64]) -> Batch:
-        if self._eval is None:
+        return self._opened()[1].batch(indices)
+
+    def _opened(self) -> tuple[Windows, Windows]:
+        if self._windows is None:
             self.open()
-        assert self._eval is not None
-        return self._eval.batch(indices)
+            assert self._windows is not None
+        return self._windows
 
     def __getstate__(self) -> dict[str, object]:
-        return {"_open": self._open, "_length": self._length, "_train": None, "_eval": None}
+        return {"_open": self._open, "_length": self._length, "_windows": None}
 
 
 def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

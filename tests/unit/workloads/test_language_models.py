@@ -42,8 +42,8 @@ def opened(workload: Workload, seed: int = 0) -> TrainingParts:
 def test_windows_cover_the_stream_once_however_it_is_divided(cuts: tuple[int, ...]) -> None:
     stream = np.arange(100, dtype=np.uint16)
     windows = Windows(np.split(stream, cuts), 9)
-    inputs, targets = windows.batch(np.arange(len(windows)))
-    assert len(windows) == 11
+    inputs, targets = windows.batch(np.arange(windows.count))
+    assert windows.count == 11
     assert inputs.flatten().tolist() == list(range(99))
     assert targets.flatten().tolist() == list(range(1, 100))
     assert inputs.dtype == targets.dtype == torch.int64
@@ -51,12 +51,12 @@ def test_windows_cover_the_stream_once_however_it_is_divided(cuts: tuple[int, ..
 
 @pytest.mark.parametrize(("tokens", "length", "count"), [(9, 9, 0), (10, 9, 1), (18, 9, 1), (19, 9, 2), (0, 9, 0)])
 def test_the_last_window_needs_the_token_after_it(tokens: int, length: int, count: int) -> None:
-    assert len(Windows([np.zeros(tokens, np.uint16)], length)) == count
+    assert Windows([np.zeros(tokens, np.uint16)], length).count == count
 
 
 def test_only_the_first_tokens_count_if_a_number_is_given() -> None:
     windows = Windows([np.arange(100, dtype=np.uint16)], 10, tokens=31)
-    assert len(windows) == 3
+    assert windows.count == 3
     assert windows.batch(np.array([2]))[1][0, -1] == 30
 
 
