@@ -207,15 +207,11 @@ class Reproduction:
         parts = ["weights and evaluations bit for bit"] if self.cells else []
         if self.claims:
             what = "the ratio" if self.claims[0].claim.baseline else METRICS[self.claims[0].claim.metric].noun
-            parts.append(f"{what} within a margin of {100 * self.terms.margin:g} %{_interaction(self.terms)}")
+            parts.append(f"{what} within a margin of {100 * self.terms.margin:g} %, an interaction of session and cell "
+                         f"of {100 * self.terms.interaction:g} % {'declared' if self.terms.interaction else 'assumed'}")
         elif self.levels and METRICS[self.levels[0].metric].clocked:
             parts.append("times, and ratios of them, are not judged")
         return "; ".join([*parts, *dict.fromkeys(text for item in self.claims for text in item.limits)])
-
-
-def _interaction(terms: Terms) -> str:
-    return f", an interaction of session and cell of {100 * terms.interaction:g} % " + (
-        "declared" if terms.interaction else "assumed")
 
 
 def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]], terms: Terms) -> Reproduction:

@@ -108,17 +108,12 @@ def verify_opened(root: Path, path: Path) -> Verification:
     if plan is not None and plan.kind == "tuning":
         found.extend(wrong_bars(root))
     elif plan is not None and (has_tuning(root) or plan.suite.tuned is not None):
-        _check_tuning(root, plan, found)
+        if has_tuning(root):
+            _check_below(RunFolder(root).tuning, TUNING, found)
+        check_choice(root, plan, found)
     if plan is not None and (plan.solo or (root / SOLO).exists()):
         found.extend(strange_solo(plan, _check_below(RunFolder(root).solo, SOLO, found)))
     return found
-
-
-def _check_tuning(root: Path, plan: Plan, found: Verification) -> None:
-    """Check the tuning of a run as a record of its own, and that the run scores what it chose."""
-    if has_tuning(root):
-        _check_below(RunFolder(root).tuning, TUNING, found)
-    check_choice(root, plan, found)
 
 
 def _check_below(folder: RunFolder, name: str, found: Verification) -> Plan | None:

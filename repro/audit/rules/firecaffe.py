@@ -3,9 +3,7 @@ the others without one. The paper has no list of ten: F4 to F10 are this project
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from repro.audit.rules.facts import HYPERPARAMETERS, CellFacts, DataFacts, Facts, RunFacts
+from repro.audit.rules.facts import HYPERPARAMETERS, CellFacts, DataFacts, Facts
 from repro.audit.rules.rule import ALWAYS, Judged, Rule, count, join, lacks, many, untold
 from repro.compare import Comparison
 
@@ -181,7 +179,10 @@ def single_model(facts: Facts) -> Judged:
 def _one_view(facts: Facts) -> Judged:
     runs = facts.ended
     known, data = sum(bool(run.weights) for run in runs), facts.data or ()
-    described = f"{known} of {many(runs, 'run')} end in one set of weights, whose hash is recorded" + _on_ranks(runs)
+    every = sum(run.every_rank is True for run in runs)
+    on_ranks = f" ({every} of them compared on every rank)" if every < len(runs) else (
+        ", equal on every rank" if runs else "")
+    described = f"{known} of {many(runs, 'run')} end in one set of weights, whose hash is recorded{on_ranks}"
     if several := [item.name for item in data if (item.test_views or 0) > 1]:
         return "fail", f"an evaluation shows each test sample several times: {join(several)}"
     silent = [item.name for item in data if item.test_views is None]
@@ -192,14 +193,6 @@ def _one_view(facts: Facts) -> Judged:
         return "cannot tell", described
     return "pass", f"{described}; the workload states that an evaluation shows each test sample once, as it is: " \
                    f"{join(item.name for item in data)}"
-
-
-def _on_ranks(runs: Sequence[RunFacts]) -> str:
-    """Return on how many runs the hash speaks for every rank, not only for the one that wrote it."""
-    every = sum(run.every_rank is True for run in runs)
-    if every == len(runs):
-        return ", equal on every rank" if runs else ""
-    return f" ({every} of them compared on every rank)"
 
 
 def communication(facts: Facts) -> Judged:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.audit.rules.facts import CellFacts, DataFacts, Facts, RunFacts
-from repro.compare import Summary
 from repro.compare.evidence.repeated import repeated_in
 from repro.compare.findings import findings
 from repro.core.frozen import canonical
@@ -77,20 +76,14 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
         hyperparameters=_of_training(choices, results) if isinstance(choices, TrainingConfig) else
         _of_program(choices) if isinstance(choices, ProgramConfig) else {},
         determinism=None if isinstance(choices, ProgramConfig) else choices.repeatability,
-        planned=record.due_of(cell.cell_id), interval=_has_interval(summary), median=summary.median,
+        planned=record.due_of(cell.cell_id), median=summary.median,
+        # Of the median or, if runs missed, of the restricted mean or the success rate.
+        interval=summary.interval is not None or (summary.n > max(1, summary.ok) and summary.success is not None),
         bandwidth=min((item.network.slowest for item in results if item.network), default=None),
         loopback=record.environment.device == "cpu" and not record.nodes.nodes
         and all(item.network is None for item in results),
         simulated=choices.origin == "simulated", repeated=joined(repeated_in(cell, results)),
     )
-
-
-def _has_interval(summary: Summary) -> bool:
-    """Return whether the median has an interval or, if runs missed, the restricted mean or the success rate."""
-    if summary.interval is not None:
-        return True
-    missed = summary.n - summary.ok
-    return missed > 0 and summary.n > 1 and summary.success is not None
 
 
 def _run(master_seed: int, item: Result, stop: AnyStop) -> RunFacts:
