@@ -203,7 +203,6 @@ class Reproduction:
         return "\n".join([*lines, "", f"results {self.answer}{why} ({self._criterion()})"])
 
     def _criterion(self) -> str:
-        """Return the criterion that the second execution had to meet."""
         parts = ["weights and evaluations bit for bit"] if self.cells else []
         if self.claims:
             what = "the ratio" if self.claims[0].claim.baseline else METRICS[self.claims[0].claim.metric].noun
@@ -411,7 +410,6 @@ def _bitwise(pairs: Sequence[tuple[Observed, Observed]], planned: int) -> tuple[
 
 
 def _first_difference(one: Observed, other: Observed) -> str:
-    """Return the first difference between two executions of one trial, or ""."""
     for name in ALL_HASHES:
         ours, theirs = one.hashes.get(name), other.hashes.get(name)
         if ours is not None and theirs is not None and ours != theirs:

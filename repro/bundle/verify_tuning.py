@@ -202,7 +202,6 @@ def _text(setting: Mapping[str, Any] | None) -> str:
 
 
 def _budgets(tune: Tune) -> str:
-    """Return the budgets of a declaration in words."""
     others: Sequence[str] = [f"{space.trials} for {space.for_}: {space.unequal}" for space in tune.spaces
                              if space.trials is not None]
     return f"{tune.trials} settings for every contender" + (f", but {'; '.join(others)}" if others else "")

@@ -35,29 +35,24 @@ def requested(choices: TrainingConfig) -> dict[str, str]:
         "weight_dtype": precision.weights,
         "gradient_dtype": precision.weights,
         "master_dtype": "float32",
-        "comm_dtype": _sent(choices, precision),
+        # PowerSGD's factors, and the gradients of its first steps, are as wide as the gradients.
+        "comm_dtype": {"fp16": "float16", "bf16": "bfloat16"}.get(choices.compression, precision.weights),
         "tf32": "on" if precision.tf32 else "off",
-        "compression": choices.compression,
+        "compression": f"powersgd rank {choices.compression_rank}" if choices.compression == "powersgd" else
+                       choices.compression,
         "preconditioner": choices.preconditioner.get(Preconditioner).title,
         **model_options.requested(choices.model_options),
+        "input_workers": str(choices.input.workers), "input_ahead": str(choices.input.depth),
+        "input_order": choices.input.order,
     }
-    wanted |= {"input_workers": str(choices.input.workers), "input_ahead": str(choices.input.depth),
-               "input_order": choices.input.order}
     if chosen := choices.workload.get(Workload).selection_sha256:
         wanted["selection"] = chosen
-    if choices.compression == "powersgd":
-        wanted["compression"] = f"powersgd rank {choices.compression_rank}"
     if choices.overlap is not None:
         wanted["overlap"] = "on" if choices.overlap else "off"
     if choices.eval_batch is not None:
         wanted["eval_batch"] = str(choices.eval_batch_size)
     stage = choices.engine.get(Engine).zero_stage()
     return wanted if stage is None else wanted | {"zero_stage": str(stage)}
-
-
-def _sent(choices: TrainingConfig, precision: Precision) -> str:
-    """PowerSGD's factors, and the gradients of its first steps, are as wide as the gradients."""
-    return {"fp16": "float16", "bf16": "bfloat16"}.get(choices.compression, precision.weights)
 
 
 def mismatches(choices: TrainingConfig, effective: Mapping[str, str], settings: Mapping[str, str]) -> list[Unlike]:
@@ -231,7 +226,7 @@ def _narrow_masters(choices: TrainingConfig, facts: FinalFacts) -> list[NarrowMa
     if facts.wide_share >= LEAST_WIDE_SHARE:
         return []
     precision = choices.precision.get(Precision)
-    narrow = {"float16": "float16"}.get(precision.autocast or precision.weights, "bfloat16")
+    narrow = "float16" if (precision.autocast or precision.weights) == "float16" else "bfloat16"
     return [NarrowMasters(share=facts.wide_share, dtype=narrow)]
 
 

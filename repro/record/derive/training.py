@@ -103,14 +103,12 @@ def _judged(
 
 
 def _wrong_data(log: TrialLog) -> list[OtherData]:
-    """Return the differences between the consumed data and the seed."""
     event = log.last(schema.Fed)
     seeded = event.as_seeded.model_dump() if event is not None else {}
     return [OtherData(what=kind) for kind, equal in seeded.items() if not equal]
 
 
 def _short_evaluations(trial: Trial, log: TrialLog) -> list[ShortEvaluation]:
-    """Return the first evaluation that lost or repeated samples."""
     wanted = trial.training.workload.get(Workload).eval_samples
     return [ShortEvaluation(samples=event.samples_count, evaluated=event.evaluated, wanted=wanted)
             for event in log.all(schema.Evaluation) if event.evaluated is not None][:1]
@@ -120,9 +118,8 @@ def _measured(trial: Trial, log: TrialLog, points: Sequence[Point]) -> dict[str,
     """Return the figures that need no target: phases, throughput, step times, memory, traffic."""
     stop = trial.training.stop
     found: dict[str, Any] = {"steps": step_times(trial, log), **_input_wait(trial, log), **read_quality(points, stop),
-                             "init_seconds": read_init_seconds(log)}
+                             "init_seconds": read_init_seconds(log), "peak_bytes": _peak_bytes(log)}
     found["compile_seconds"] = compiled.seconds if (compiled := log.last(schema.Compilation)) else None
-    found["peak_bytes"] = _peak_bytes(log)
     if states := log.last(schema.StateMemory):
         found["state_bytes"] = states.value
     if protocol := log.last(schema.ServerProtocol):
@@ -241,17 +238,13 @@ def _doubts(trial: Trial, log: TrialLog, points: Sequence[Point], measured: Mapp
     if facts is None:
         return []
     phases, samples = measured.get("phases", {}), measured.get("samples", 0)
+    clocked = log.last(schema.Phases)
+    gap = clocked.train - _stepped(log) if clocked else 0.0  # seconds that blocks took longer than their steps
     again = log.last(schema.StepsRepeated)
     problem = f"the steps after the trial: {again.value.problem}" if again and again.value.problem else ""
     return [*unchecked(facts), *([NotChecked(problem=problem)] if problem else []),
             *slow_evaluation(trial.training, phases, samples, len(points)),
-            *block_gap(_block_gap(log), measured.get("run_seconds"))]
-
-
-def _block_gap(log: TrialLog) -> float:
-    """Return the seconds that blocks of steps took longer than the sum of their steps."""
-    event = log.last(schema.Phases)
-    return event.train - _stepped(log) if event is not None else 0.0
+            *block_gap(gap, measured.get("run_seconds"))]
 
 
 def _stepped(log: TrialLog) -> float:
