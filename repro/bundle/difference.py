@@ -108,7 +108,9 @@ def environment_differences(first: Environment, second: Environment) -> list[Exe
     data = [{f"{item.workload}.{name}": str(getattr(item, name)) for item in side.data
              for name in ("name", "version", "sha256", "train_samples", "eval_samples")} for side in (first, second)]
     return [
-        *_fields("code", first, second, code), *_maps("code", _plugins(first), _plugins(second)),
+        *_fields("code", first, second, code),
+        *_maps("code", *({f"plug-in {plugin.plugin}": plugin.text() for plugin in item.plugins}
+                         for item in (first, second))),
         *_fields("libraries", first, second, ("python",)),
         *(replace(item, is_package=True) for item in _maps("libraries", one, other)),
         *_fields("hardware", first, second, hardware),
@@ -123,11 +125,6 @@ def environment_differences(first: Environment, second: Environment) -> list[Exe
           if first.others_sha256 and second.others_sha256 and first.others_sha256 != second.others_sha256 else []),
         *_maps("data", data[0], data[1]),
     ]
-
-
-def _plugins(environment: Environment) -> dict[str, str]:
-    """Return plug-in -> its code; of an early version's record nothing is known."""
-    return {f"plug-in {item.plugin}": item.text() for item in environment.plugins}
 
 
 def _placement(environment: Environment) -> dict[str, str]:
@@ -263,9 +260,9 @@ def _hashes(first: Record, second: Record) -> list[ExecutionDifference]:
     theirs = {item.trial_id: item for item in second.results}
     found: dict[tuple[str, str], ExecutionDifference] = {}
     for item in first.results:
-        mate = theirs.get(item.trial_id)
-        for name in PAIRED_HASHES if mate else ():
-            assert mate is not None
+        if (mate := theirs.get(item.trial_id)) is None:
+            continue
+        for name in PAIRED_HASHES:
             ours, other = item.hashes.get(name), mate.hashes.get(name)
             if ours and other and ours != other:
                 found.setdefault((item.cell_id, name), ExecutionDifference(

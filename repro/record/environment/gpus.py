@@ -40,8 +40,6 @@ STAND_IN = "Emulated "
 def stand_ins(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names of those devices that stand for a GPU, each once: what ran on one says nothing about any GPU.
 
-    This is the only rule for it; records, verify, bundles and boards ask it.
-
     Args:
         names: of devices, or lines of `used_gpus`.
     """
