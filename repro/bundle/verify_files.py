@@ -85,6 +85,9 @@ class Verification:
     def add(self, place: str, what: str, kind: ProblemKind) -> None:
         self.problems.append(Problem(place, what, kind))
 
+    def add_each(self, place: str, texts: Iterable[str], kind: ProblemKind) -> None:
+        self.problems.extend(Problem(place, text, kind) for text in texts)
+
     def extend(self, problems: Iterable[Problem]) -> None:
         self.problems.extend(problems)
 

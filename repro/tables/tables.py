@@ -188,11 +188,6 @@ def _environment(answers: Findings) -> Iterable[Row]:
         yield {"name": plain(f"package.{name}"), "value": plain(version)}
 
 
-def _warnings(found: Findings) -> Iterable[Row]:
-    for item in found.warnings:
-        yield {"title": item.title, "about": item.about, "text": plain(item.text), "means": plain(item.consequence)}
-
-
 TABLES: Mapping[str, tuple[str, Callable[[Findings], Iterable[Row]]]] = {
     "about": ("The record", lambda answers: (about(answers) | {"error_budget": answers.error_budget},)),
     "cells": ("One row per cell", cell_rows),
@@ -218,7 +213,9 @@ TABLES: Mapping[str, tuple[str, Callable[[Findings], Iterable[Row]]]] = {
     "attempts": ("One row per attempt of a trial, including failed ones", _attempts),
     "parameters": ("One row per setting of a cell", _parameters),
     "environment": ("One row per fact about the machine and its software", _environment),
-    "warnings": ("One row per warning about the machine and the run", _warnings),
+    "warnings": ("One row per warning about the machine and the run", lambda answers: (
+        {"title": item.title, "about": item.about, "text": plain(item.text), "means": plain(item.consequence)}
+        for item in answers.warnings)),
     "skipped": ("One row per combination that did not run", lambda answers: (
         {"cell": plain(item.label), "reason": plain(item.reason)} for item in answers.record.plan.skipped)),
 }

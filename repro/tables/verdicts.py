@@ -210,14 +210,12 @@ def claim_table(found: Sequence[Claim], origins: Mapping[str, str]) -> TextTable
     return laid(f"Claims of quality: {name(found[0].statement)}" if found else "", (
         words("Cell", "cell"), words("Figures", "origin"), count("Runs", "n", "declared"), decimals("Mean", "mean", 5),
         Column("Interval", _ends), decimals("Standard deviation", "deviation", 5), figure("p, one-sided", "p", 2),
-        figure("alpha", "alpha", 2), Column("Claim", _claim, numeric=False)), claim_rows(found, origins))
+        figure("alpha", "alpha", 2),
+        Column("Claim", lambda row: str(row["verdict"]) if row["verdict"] == "supported" else
+               f"{row['verdict']}: {name(str(row['because']))}", numeric=False)), claim_rows(found, origins))
 
 
 def _ends(row: Row) -> str:
     if row["mean_low"] is None or row["mean_level"] is None:
         return NOTHING
     return f"{row['mean_low']:.5f} to {row['mean_high']:.5f} ({100 * float(row['mean_level']):.3g} %)"
-
-
-def _claim(row: Row) -> str:
-    return str(row["verdict"]) if row["verdict"] == "supported" else f"{row['verdict']}: {name(str(row['because']))}"

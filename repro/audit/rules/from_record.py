@@ -11,7 +11,7 @@ from repro.compare.evidence.repeated import repeated_in
 from repro.compare.findings import findings
 from repro.core.frozen import canonical
 from repro.record.derive.trial_log import reached
-from repro.record.environment.environment import DataSet, Environment
+from repro.record.environment.environment import DataSet
 from repro.record.folder.store import Record
 from repro.record.result.remarks import joined
 from repro.record.result.results import Result
@@ -40,7 +40,7 @@ def record_facts(record: Record) -> Facts:
     for item in sorted(record.results, key=lambda result: result.repeat):
         by_cell.setdefault(item.cell_id, []).append(item)
     found = findings(record)
-    compared = found.comparisons
+    compared, devices = found.comparisons, ", ".join(environment.devices) or environment.device
     return Facts(
         origin="record", title=plan.suite.suite,
         programs=all(isinstance(cell.choices, ProgramConfig) for cell in plan.cells),
@@ -49,7 +49,8 @@ def record_facts(record: Record) -> Facts:
         comparisons=compared, contrasts=tuple((item.candidate, item.baseline) for item in compared),
         declared=plan.suite.primary is not None or bool(plan.suite.contrasts), declared_effects=plan.suite.contrasts,
         data=tuple(_data(item) for item in environment.data),
-        hardware=_hardware(environment), interconnect=environment.interconnect or None,
+        hardware=f"{environment.cpu}, {environment.cores} cores, {devices}" if environment.cpu else None,
+        interconnect=environment.interconnect or None,
         software=tuple(f"{name} {version}" for name, version in environment.libraries.items()),
         system=f"{environment.system}, {environment.python}", commit=environment.commit, dirty=environment.dirty,
         varied=tuple(plan.suite.matrix), skipped=tuple((item.label, item.reason) for item in plan.skipped),
@@ -149,11 +150,6 @@ def _data(item: DataSet) -> DataFacts:
         eval_samples=item.eval_samples, licence=item.licence or None, source=item.source or None,
         synthetic=item.synthetic, test_views=item.test_views,
     )
-
-
-def _hardware(environment: Environment) -> str | None:
-    devices = ", ".join(environment.devices) or environment.device
-    return f"{environment.cpu}, {environment.cores} cores, {devices}" if environment.cpu else None
 
 
 def _parity(found: Mapping[str, Any] | None) -> str | None:
