@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -165,15 +165,14 @@ def _shown(value: Any) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
-def _seen_by_ranks(first: Record, second: Record) -> list[ExecutionDifference]:
+def _seen_by_ranks(first: Record, second: Record) -> Iterator[ExecutionDifference]:
     """Compare the settings and library builds that the ranks recorded, as far as the trials of a cell agree."""
-    found: list[ExecutionDifference] = []
     areas: tuple[tuple[Area, str], ...] = (("settings", "settings"), ("libraries", "build"), ("settings", "effective"))
     for area, name in areas:
         ours, theirs = _agreed(first, name), _agreed(second, name)
-        found += [ExecutionDifference(area, key, _short(ours[key]), _short(theirs[key]))
-                  for key in sorted(ours.keys() & theirs.keys()) if ours[key] != theirs[key] and not PLACE.search(key)]
-    return found
+        for key in sorted(ours.keys() & theirs.keys()):
+            if ours[key] != theirs[key] and not PLACE.search(key):
+                yield ExecutionDifference(area, key, _short(ours[key]), _short(theirs[key]))
 
 
 def _agreed(record: Record, name: str) -> dict[str, str]:
@@ -229,23 +228,23 @@ def _contrast(plan: Any, what: str) -> str:
     return "none" if not value else json.dumps(value.model_dump(mode="json") if what == "primary" else value)
 
 
-def _cells(first: Sequence[Cell], second: Sequence[Cell]) -> list[ExecutionDifference]:
+def _cells(first: Sequence[Cell], second: Sequence[Cell]) -> Iterator[ExecutionDifference]:
     """Compare the fields of the cells. Equal cells are dropped; each of the others is compared with the nearest."""
     known = {cell.cell_id for cell in first} & {cell.cell_id for cell in second}
     ours = [cell for cell in first if cell.cell_id not in known]
     theirs = [cell for cell in second if cell.cell_id not in known]
-    found: list[ExecutionDifference] = []
     while ours and theirs:
         # The search is quadratic, so it is limited to the first cells, in the order of the suites.
         near = [(a, b) for a in ours[:NEAREST] for b in theirs[:NEAREST]]
         one, other = min(near, key=lambda pair: len(_choices(*pair)))
         ours.remove(one)
         theirs.remove(other)
-        found += [ExecutionDifference("hyper-parameters", f"{name} ({one.label})", before, after)
-                  for name, before, after in _choices(one, other)]
-    found += [ExecutionDifference("hyper-parameters", "cell", cell.label, ABSENT) for cell in ours]
-    found += [ExecutionDifference("hyper-parameters", "cell", ABSENT, cell.label) for cell in theirs]
-    return found
+        for name, before, after in _choices(one, other):
+            yield ExecutionDifference("hyper-parameters", f"{name} ({one.label})", before, after)
+    for cell in ours:
+        yield ExecutionDifference("hyper-parameters", "cell", cell.label, ABSENT)
+    for cell in theirs:
+        yield ExecutionDifference("hyper-parameters", "cell", ABSENT, cell.label)
 
 
 def _choices(one: Cell, other: Cell) -> list[tuple[str, str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from repro.core.machine import rank_threads
 from repro.record.log.facts import Apart, FinalFacts, LedgerNote, RankLedger, StepAgain, StepsAgain
@@ -74,11 +74,10 @@ def mismatches(choices: TrainingConfig, effective: Mapping[str, str], settings: 
     return [*found, *_scaling(choices, effective), *_algorithm(choices, effective)]
 
 
-def _scaling(choices: TrainingConfig, effective: Mapping[str, str]) -> list[Unlike]:
+def _scaling(choices: TrainingConfig, effective: Mapping[str, str]) -> Iterator[Unlike]:
     wanted, scale = choices.precision.get(Precision).loss_scaling is not None, effective.get("loss_scale", UNKNOWN)
-    if scale == UNKNOWN or wanted == (scale != "none"):
-        return []
-    return [Unlike(name="loss scale", wanted=wanted, ran=scale)]
+    if scale != UNKNOWN and wanted != (scale != "none"):
+        yield Unlike(name="loss scale", wanted=wanted, ran=scale)
 
 
 def _algorithm(choices: TrainingConfig, effective: Mapping[str, str]) -> list[Unlike]:
@@ -222,12 +221,11 @@ def _apart(ledgers: Sequence[RankLedger]) -> list[Contradicted]:
             for what, every in (("ranks", found), ("masks", alike)) for step, rank in sorted(every)[:1]]
 
 
-def _narrow_masters(choices: TrainingConfig, facts: FinalFacts) -> list[NarrowMasters]:
-    if facts.wide_share >= LEAST_WIDE_SHARE:
-        return []
-    precision = choices.precision.get(Precision)
-    narrow = "float16" if (precision.autocast or precision.weights) == "float16" else "bfloat16"
-    return [NarrowMasters(share=facts.wide_share, dtype=narrow)]
+def _narrow_masters(choices: TrainingConfig, facts: FinalFacts) -> Iterator[NarrowMasters]:
+    if facts.wide_share < LEAST_WIDE_SHARE:
+        precision = choices.precision.get(Precision)
+        narrow = "float16" if (precision.autocast or precision.weights) == "float16" else "bfloat16"
+        yield NarrowMasters(share=facts.wide_share, dtype=narrow)
 
 
 def _other_evaluations(choices: TrainingConfig, facts: FinalFacts) -> list[OtherEvaluation]:

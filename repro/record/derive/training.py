@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -188,63 +188,57 @@ def _counted_samples(trial: Trial, log: TrialLog) -> int | None:
     return sum(len(block.seconds) for block in log.all(schema.StepBlock)) * trial.training.batch.global_
 
 
-def _log_faults(trial: Trial, log: TrialLog, points: Sequence[Point]) -> list[Warned]:
-    """Return the faults that an unmodified log never has."""
+def _log_faults(trial: Trial, log: TrialLog, points: Sequence[Point]) -> Iterator[Warned]:
+    """Yield the faults that an unmodified log never has."""
     counted = _counted_samples(trial, log)
     wanted = points[-1].samples if points else None
     if (stop := log.last(schema.RunStop)) and not points and not trial.training.stop.has_target:
         wanted = stop.samples_count  # by its own account
-    found: list[Warned] = []
     if counted is not None and wanted is not None and counted != wanted:
-        found.append(StepsMissing(counted=counted, wanted=wanted))
+        yield StepsMissing(counted=counted, wanted=wanted)
     if any(later.wall_seconds < earlier.wall_seconds for earlier, later in pairwise(points)):
-        found.append(ClockBackwards())
-    return found
+        yield ClockBackwards()
 
 
-def _of_figures(measured: Mapping[str, Any]) -> list[Warned]:
-    """Return the warnings that follow from figures of the result."""
-    found: list[Warned] = []
+def _of_figures(measured: Mapping[str, Any]) -> Iterator[Warned]:
+    """Yield the warnings that follow from figures of the result."""
     error, observer = measured.get("conservation_error"), measured.get("observer_effect")
     if error is not None and error > CONSERVATION_TOLERANCE:
-        found.append(Unexplained(share=error))
+        yield Unexplained(share=error)
     if observer is not None and observer > LOGGING_LIMIT:
-        found.append(SlowLogging(share=observer))
+        yield SlowLogging(share=observer)
     if excess := init_excess(measured.get("init_seconds")):
-        found.append(LongInitialisation(excess_seconds=excess))
+        yield LongInitialisation(excess_seconds=excess)
     wall, other = measured.get("run_seconds"), measured.get("phases", {}).get("other", 0.0)
     if wall and other > OTHER_SHARE * wall:
-        found.append(Unassigned(share=other / wall))
+        yield Unassigned(share=other / wall)
     protocol: Protocol | None = measured.get("protocol")
     if protocol is not None and protocol.lost:
-        found.append(WorkersLost(ranks=protocol.lost, left=protocol.workers - len(protocol.lost)))
-    return found
+        yield WorkersLost(ranks=protocol.lost, left=protocol.workers - len(protocol.lost))
 
 
-def _of_events(log: TrialLog) -> list[Warned]:
-    """Return the warnings about checkpoints that were not written, and graphs that were compiled late."""
-    skipped = [event for event in log.all(schema.CheckpointWritten) if event.skipped]
-    found: list[Warned] = [CheckpointsSkipped(count=len(skipped), step=event.step, problem=event.skipped)
-                           for event in skipped[:1]]
+def _of_events(log: TrialLog) -> Iterator[Warned]:
+    """Yield the warnings about checkpoints that were not written, and graphs that were compiled late."""
+    if skipped := [event for event in log.all(schema.CheckpointWritten) if event.skipped]:
+        yield CheckpointsSkipped(count=len(skipped), step=skipped[0].step, problem=skipped[0].skipped)
     late = log.last(schema.CompiledLate)
     if late is not None and (graphs := max((rank.graphs for rank in late.value), default=0)):
-        found.append(CompiledLate(graphs=graphs, seconds=max(rank.seconds for rank in late.value)))
-    return found
+        yield CompiledLate(graphs=graphs, seconds=max(rank.seconds for rank in late.value))
 
 
-def _doubts(trial: Trial, log: TrialLog, points: Sequence[Point], measured: Mapping[str, Any]) -> list[Warned]:
-    """Return the warnings about what the harness checked at the end, and about times that cannot be."""
+def _doubts(trial: Trial, log: TrialLog, points: Sequence[Point], measured: Mapping[str, Any]) -> Iterator[Warned]:
+    """Yield the warnings about what the harness checked at the end, and about times that cannot be."""
     facts = log.facts()
     if facts is None:
-        return []
-    phases, samples = measured.get("phases", {}), measured.get("samples", 0)
-    clocked = log.last(schema.Phases)
-    gap = clocked.train - _stepped(log) if clocked else 0.0  # seconds that blocks took longer than their steps
+        return
+    yield from unchecked(facts)
     again = log.last(schema.StepsRepeated)
-    problem = f"the steps after the trial: {again.value.problem}" if again and again.value.problem else ""
-    return [*unchecked(facts), *([NotChecked(problem=problem)] if problem else []),
-            *slow_evaluation(trial.training, phases, samples, len(points)),
-            *block_gap(gap, measured.get("run_seconds"))]
+    if again and again.value.problem:
+        yield NotChecked(problem=f"the steps after the trial: {again.value.problem}")
+    phases, samples = measured.get("phases", {}), measured.get("samples", 0)
+    yield from slow_evaluation(trial.training, phases, samples, len(points))
+    if clocked := log.last(schema.Phases):  # its blocks may have taken longer than their steps
+        yield from block_gap(clocked.train - _stepped(log), measured.get("run_seconds"))
 
 
 def _stepped(log: TrialLog) -> float:
