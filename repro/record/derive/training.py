@@ -90,28 +90,23 @@ def _judged(
     trial: Trial, log: TrialLog, status: Status, reasons: tuple[Reason, ...]
 ) -> tuple[Status, tuple[Reason, ...]]:
     """Make a trial invalid if it trained to its end, but with other data or settings than requested."""
-    if not meaning(status).logged:
-        return status, reasons
+    wrong = tuple(_unlike_requested(trial, log)) if meaning(status).logged else ()
+    return ("invalid", wrong) if wrong else (status, reasons)
+
+
+def _unlike_requested(trial: Trial, log: TrialLog) -> Iterator[Reason]:
+    if fed := log.last(schema.Fed):
+        yield from (OtherData(what=kind) for kind, equal in fed.as_seeded.model_dump().items() if not equal)
+    if short := next((event for event in log.all(schema.Evaluation) if event.evaluated is not None), None):
+        yield ShortEvaluation(samples=short.samples_count, evaluated=short.evaluated,
+                              wanted=trial.training.workload.get(Workload).eval_samples)
     effective, facts = log.mapping(schema.EffectiveSettings), log.facts()
     kept, again = log.last(schema.LedgerKept), log.last(schema.StepsRepeated)
-    wrong: list[Reason] = [*_wrong_data(log), *_short_evaluations(trial, log),
-             *mismatches(trial.training, effective, log.mapping(schema.Settings)),
-             *find_contradictions(kept.value if kept else ()),
-             *find_other_steps(trial.training, again.value if again else None),
-             *(find_failures(trial.training, facts, effective) if facts else ())]
-    return ("invalid", tuple(wrong)) if wrong else (status, reasons)
-
-
-def _wrong_data(log: TrialLog) -> list[OtherData]:
-    event = log.last(schema.Fed)
-    seeded = event.as_seeded.model_dump() if event is not None else {}
-    return [OtherData(what=kind) for kind, equal in seeded.items() if not equal]
-
-
-def _short_evaluations(trial: Trial, log: TrialLog) -> list[ShortEvaluation]:
-    wanted = trial.training.workload.get(Workload).eval_samples
-    return [ShortEvaluation(samples=event.samples_count, evaluated=event.evaluated, wanted=wanted)
-            for event in log.all(schema.Evaluation) if event.evaluated is not None][:1]
+    yield from mismatches(trial.training, effective, log.mapping(schema.Settings))
+    yield from find_contradictions(kept.value if kept else ())
+    yield from find_other_steps(trial.training, again.value if again else None)
+    if facts:
+        yield from find_failures(trial.training, facts, effective)
 
 
 def _measured(trial: Trial, log: TrialLog, points: Sequence[Point]) -> dict[str, Any]:
