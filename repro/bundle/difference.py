@@ -52,9 +52,6 @@ class ExecutionDifference:
     is_package: bool = False
     """The name is that of an installed package."""
 
-    def text(self) -> str:
-        return visible(f"{self.area}: {self.change}")
-
     @property
     def change(self) -> str:
         return visible(f"{self.name}: {self.first} -> {self.second}")
@@ -288,19 +285,14 @@ class RecordDiff(Frozen):
 
     def text(self) -> str:
         """Return the differences by area, the areas without any, and what differs between any two runs."""
-        return "\n".join([self._differences(), *([
-            f"for information: order seed: {self.order_seeds.first} -> {self.order_seeds.second} (every run draws its "
-            "own)"
-        ] if self.order_seeds else [])])
-
-    def _differences(self) -> str:
-        if not self.differences:
-            return f"{self.first} and {self.second}: no difference in {', '.join(AREAS)}"
-        lines = [f"{self.first} -> {self.second}"]
-        for area in AREAS:
+        lines = [f"{self.first} -> {self.second}" if self.differences else
+                 f"{self.first} and {self.second}: no difference in {', '.join(AREAS)}"]
+        for area in AREAS if self.differences else ():
             here = [item for item in self.differences if item.area == area]
             lines += [f"{area}: {len(here)} differ" if here else f"{area}: no difference"]
             lines += difference_lines(here, areas=False)
+        if seeds := self.order_seeds:
+            lines.append(f"for information: order seed: {seeds.first} -> {seeds.second} (every run draws its own)")
         return "\n".join(lines)
 
 

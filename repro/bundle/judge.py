@@ -119,10 +119,8 @@ class ClaimAnswer:
         found = self.alone
         if self.answer != "reproduced" or found is None or self.change is None:
             return ()
-        lost = [found.lost] if found.lost else []
-        small = ["the whole effect of the record is smaller than the margin, so a ratio of 1 may be within it, too"] \
-            if found.is_below(self.change.margin) else []
-        return (*lost, *small)
+        small = "the whole effect of the record is smaller than the margin, so a ratio of 1 may be within it, too"
+        return tuple(filter(None, (found.lost, small if found.is_below(self.change.margin) else "")))
 
     def as_json(self) -> dict[str, Any]:
         found = self.change

@@ -231,10 +231,8 @@ def _check_members(path: Path, entries: list[zipfile.ZipInfo]) -> None:
         raise OutputError(f"{path}: more than {MAX_MEMBERS:,} files, the limit of a bundle")
     seen: set[str] = set()
     for entry in entries:
-        if why := _unfit(entry):
+        if why := _unfit(entry) or ("occurs twice" if entry.filename in seen else ""):
             raise OutputError(f"{path}: member {entry.filename[:120]!a}: {why}; nothing was unpacked")
-        if entry.filename in seen:
-            raise OutputError(f"{path}: member {entry.filename[:120]!a}: occurs twice; nothing was unpacked")
         seen.add(entry.filename)
     files = [name for name in seen if any(str(other) in seen for other in PurePosixPath(name).parents)]
     if files:

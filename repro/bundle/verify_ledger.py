@@ -25,7 +25,6 @@ from repro.record.folder.ledger import (
     latest,
     read_lines,
     read_starts,
-    read_wash_outs,
 )
 from repro.record.folder.resume import may_run_again
 from repro.record.folder.store import RunFolder
@@ -50,7 +49,8 @@ def check_ledger(
         resumed = [item.at_ms for item in incidents if item.kind == "resumed"]
         was_set = any(item.kind == "clock" for item in incidents)
         if not was_set:  # a clock that was set orders nothing
-            found.add_each(LEDGER, wrong_wash_outs(plan, attempts, read_wash_outs(folder.ledger), resumed), "ledger")
+            wash_outs = [item for item in read_starts(folder.ledger) if item.attempt == WASH_OUT]
+            found.add_each(LEDGER, wrong_wash_outs(plan, attempts, wash_outs, resumed), "ledger")
         found.add_each(LEDGER, other_times(folder, plan, results, attempts, was_set), "ledger")
     named = next((item for item in attempts if item.source), None)
     if named is not None and not (folder.root / MERGED).is_file():

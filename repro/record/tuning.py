@@ -27,7 +27,7 @@ from pydantic import Field
 from repro.core.errors import OutputError, SuiteError
 from repro.core.files import read_model
 from repro.core.frozen import Frozen
-from repro.core.numbers import plain_sum
+from repro.core.numbers import known_median, plain_sum
 from repro.core.random_streams import SEEDS_BELOW
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, RunFolder, read_record
@@ -255,11 +255,10 @@ def _tried(
     spec = METRICS[tune.metric]
     found = [value for item in results if (value := figure(item, spec)) is not None
              and (spec.path in QUALITY or meaning(item.status).reached)]
-    best = [item.best for item in results if item.best is not None and meaning(item.status).counts]
     return TriedSetting(
         number, values, cell, tuple(results),
         figure=statistics.median(found) if len(found) == tune.seeds else None,
-        quality=statistics.median(best) if best else None, rank=0)
+        quality=known_median(item.best for item in results if meaning(item.status).counts), rank=0)
 
 
 def _ranked(tune: Tune, tried: Sequence[TriedSetting]) -> list[TriedSetting]:
