@@ -402,10 +402,6 @@ class Protocol(Frozen):
     def mean_ahead(self) -> float | None:
         return _mean(self.ahead)
 
-    @property
-    def most_ahead(self) -> int:
-        return max(self.ahead, default=0)
-
 
 def _mean(counts: dict[int, int]) -> float | None:
     total = sum(counts.values())
