@@ -91,8 +91,8 @@ def _run(master_seed: int, item: Result, stop: AnyStop) -> RunFacts:
     wall = [point.wall_seconds for point in item.curve]
     traffic = item.traffic
     return RunFacts(
-        name=item.trial_id, reached=_reached(item, stop), status=item.status,
-        seconds=item.tta_wall, epochs=item.epochs_to_target, quality=item.best if item.best is not None else item.final,
+        name=item.trial_id, reached=_reached(item, stop), seconds=item.tta_wall, epochs=item.epochs_to_target,
+        quality=item.best if item.best is not None else item.final,
         throughput=item.samples_per_second, seed=f"{master_seed}/{item.repeat}", drawn=_drawn(item.hashes),
         weights="final_weights" in item.hashes, every_rank=item.every_rank, initial=item.hashes.get("init_weights"),
         unexplained=item.conservation_error, backwards=wall != sorted(wall), stamped=item.run_seconds is not None,
