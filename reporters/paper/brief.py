@@ -12,9 +12,8 @@ from repro.core import registry
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
 from repro.suite.planning.cell import Cell
-from repro.tables.cell_tables import cell_table, training_table
+from repro.tables.cell_tables import cell_table, checks_table, operations_table, training_table
 from repro.tables.layout import TextTable, interval, name, rounded
-from repro.tables.operations import checks_table, operations_table
 from repro.tables.tables import about
 from repro.tables.text import plural
 from repro.tables.values import Row, origins_of, plain

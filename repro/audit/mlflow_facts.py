@@ -167,7 +167,7 @@ def _cell(key: tuple[str, ...], runs: Sequence[LoggedRun], meaning: Meaning) -> 
 def _run(run: LoggedRun, meaning: Meaning) -> RunFacts:
     seconds, quality = _number(run, meaning.time), _quality(run, meaning)
     return RunFacts(
-        name=run.run_id, status=run.status, reached=_reached(run, seconds, quality, meaning), seconds=seconds,
+        name=run.run_id, reached=_reached(run, seconds, quality, meaning), seconds=seconds,
         epochs=_number(run, meaning.epochs), quality=quality, throughput=_number(run, meaning.throughput),
         seed=_text(run, meaning.seed), points=len(run.history) if run.history is not None else None,
     )

@@ -23,8 +23,8 @@ from repro.core.frozen import Frozen
 from repro.core.machine import count_cores
 
 NAME = "board.json"
-Written = Annotated[str, Field(pattern=r"^(index\.html|pages/[^/\x00]+\.html|read/[^/\x00]+\.json)$")]
-"""Path of a file below the site; no path leads out of it. Older versions wrote `read`."""
+Written = Annotated[str, Field(pattern=r"^(index\.html|pages/[^/\x00]+\.html)$")]
+"""Path of a file below the site; no path leads out of it."""
 
 
 class Manifest(Frozen):

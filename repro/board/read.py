@@ -32,14 +32,12 @@ Render = Callable[[Record | Published], str]
 def find_records(folder: Path) -> list[Path]:
     """Return all bundles, run folders and published results below `folder`, in the order of their paths."""
     found = [path for path in folder.rglob("*.zip") if is_bundle(path)]
-    found += [path.parent for name in ("plan.json", "published.json") for path in folder.rglob(name)
-              if path.is_file() and not _inside_a_run(path.parent, folder)]
+    for name in ("plan.json", "published.json"):
+        for path in filter(Path.is_file, folder.rglob(name)):
+            above = (place for place in path.parent.parents if place.is_relative_to(folder))
+            if not any((place / "plan.json").is_file() for place in above):  # as there is above the tuning of a run
+                found.append(path.parent)
     return sorted(found)
-
-
-def _inside_a_run(place: Path, top: Path) -> bool:
-    """Return True for a folder below a run, such as its tuning."""
-    return any((parent / "plan.json").is_file() for parent in place.parents if parent.is_relative_to(top))
 
 
 def read_entry(path: Path, top: Path, render: Render) -> tuple[Entry, str]:
@@ -74,7 +72,6 @@ def _unreadable(place: str, why: str) -> Entry:
 
 
 def _standing(folder: Path, path: Path) -> tuple[Standing, str, str]:
-    """Return standing, reason and identity."""
     if path.is_dir():
         return "not verified", "a run folder, which its owner can change: pack it with `repro bundle`", ""
     found = verify_opened(folder, path)

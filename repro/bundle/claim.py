@@ -160,18 +160,14 @@ def measured(record: Record, claim: Claimed, kept: Mapping[str, set[int]] | None
     if found.refusal:
         return Found(None, why=found.refusal, sides=sides, evidence=found)
     if found.missed is not None or found.ratio is None:
-        return Found(None, why=f"{_without(sides) or 'a figure is missing'}, so there is no ratio", sides=sides,
-                     evidence=found)
+        without = " and ".join(side.without_words() for side in sides if side.without)
+        return Found(None, why=f"{without or 'a figure is missing'}, so there is no ratio", sides=sides, evidence=found)
     logs = {pair.repeat: math.log(pair.candidate / pair.baseline) for pair in found.judged_pairs}
     stopped = standing.after_stop(pair)
     mean = _mean(list(logs.values())) if stopped is None else MeanLog(stopped.value, stopped.error, stopped.freedom)
     spec = METRICS[claim.metric]
     return Found(mean, logs, sides=sides, evidence=found, starts=doubts.failed_starts(*pair, spec),
                  exaggerates=kept is None and standing.ended_open(pair), apart=coarseness(sides, spec))
-
-
-def _without(sides: Sequence[CellTrials]) -> str:
-    return " and ".join(side.without_words() for side in sides if side.without)
 
 
 def shift_between(before: Found, after: Found) -> Shift | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -51,9 +51,6 @@ class ExecutionDifference:
     second: str
     is_package: bool = False
     """The name is that of an installed package."""
-
-    def text(self) -> str:
-        return visible(f"{self.area}: {self.change}")
 
     @property
     def change(self) -> str:
@@ -108,7 +105,9 @@ def environment_differences(first: Environment, second: Environment) -> list[Exe
     data = [{f"{item.workload}.{name}": str(getattr(item, name)) for item in side.data
              for name in ("name", "version", "sha256", "train_samples", "eval_samples")} for side in (first, second)]
     return [
-        *_fields("code", first, second, code), *_maps("code", _plugins(first), _plugins(second)),
+        *_fields("code", first, second, code),
+        *_maps("code", *({f"plug-in {plugin.plugin}": plugin.text() for plugin in item.plugins}
+                         for item in (first, second))),
         *_fields("libraries", first, second, ("python",)),
         *(replace(item, is_package=True) for item in _maps("libraries", one, other)),
         *_fields("hardware", first, second, hardware),
@@ -123,11 +122,6 @@ def environment_differences(first: Environment, second: Environment) -> list[Exe
           if first.others_sha256 and second.others_sha256 and first.others_sha256 != second.others_sha256 else []),
         *_maps("data", data[0], data[1]),
     ]
-
-
-def _plugins(environment: Environment) -> dict[str, str]:
-    """Return plug-in -> its code; of an early version's record nothing is known."""
-    return {f"plug-in {item.plugin}": item.text() for item in environment.plugins}
 
 
 def _placement(environment: Environment) -> dict[str, str]:
@@ -168,15 +162,14 @@ def _shown(value: Any) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
-def _seen_by_ranks(first: Record, second: Record) -> list[ExecutionDifference]:
+def _seen_by_ranks(first: Record, second: Record) -> Iterator[ExecutionDifference]:
     """Compare the settings and library builds that the ranks recorded, as far as the trials of a cell agree."""
-    found: list[ExecutionDifference] = []
     areas: tuple[tuple[Area, str], ...] = (("settings", "settings"), ("libraries", "build"), ("settings", "effective"))
     for area, name in areas:
         ours, theirs = _agreed(first, name), _agreed(second, name)
-        found += [ExecutionDifference(area, key, _short(ours[key]), _short(theirs[key]))
-                  for key in sorted(ours.keys() & theirs.keys()) if ours[key] != theirs[key] and not PLACE.search(key)]
-    return found
+        for key in sorted(ours.keys() & theirs.keys()):
+            if ours[key] != theirs[key] and not PLACE.search(key):
+                yield ExecutionDifference(area, key, _short(ours[key]), _short(theirs[key]))
 
 
 def _agreed(record: Record, name: str) -> dict[str, str]:
@@ -232,23 +225,23 @@ def _contrast(plan: Any, what: str) -> str:
     return "none" if not value else json.dumps(value.model_dump(mode="json") if what == "primary" else value)
 
 
-def _cells(first: Sequence[Cell], second: Sequence[Cell]) -> list[ExecutionDifference]:
+def _cells(first: Sequence[Cell], second: Sequence[Cell]) -> Iterator[ExecutionDifference]:
     """Compare the fields of the cells. Equal cells are dropped; each of the others is compared with the nearest."""
     known = {cell.cell_id for cell in first} & {cell.cell_id for cell in second}
     ours = [cell for cell in first if cell.cell_id not in known]
     theirs = [cell for cell in second if cell.cell_id not in known]
-    found: list[ExecutionDifference] = []
     while ours and theirs:
         # The search is quadratic, so it is limited to the first cells, in the order of the suites.
         near = [(a, b) for a in ours[:NEAREST] for b in theirs[:NEAREST]]
         one, other = min(near, key=lambda pair: len(_choices(*pair)))
         ours.remove(one)
         theirs.remove(other)
-        found += [ExecutionDifference("hyper-parameters", f"{name} ({one.label})", before, after)
-                  for name, before, after in _choices(one, other)]
-    found += [ExecutionDifference("hyper-parameters", "cell", cell.label, ABSENT) for cell in ours]
-    found += [ExecutionDifference("hyper-parameters", "cell", ABSENT, cell.label) for cell in theirs]
-    return found
+        for name, before, after in _choices(one, other):
+            yield ExecutionDifference("hyper-parameters", f"{name} ({one.label})", before, after)
+    for cell in ours:
+        yield ExecutionDifference("hyper-parameters", "cell", cell.label, ABSENT)
+    for cell in theirs:
+        yield ExecutionDifference("hyper-parameters", "cell", ABSENT, cell.label)
 
 
 def _choices(one: Cell, other: Cell) -> list[tuple[str, str, str]]:
@@ -263,9 +256,9 @@ def _hashes(first: Record, second: Record) -> list[ExecutionDifference]:
     theirs = {item.trial_id: item for item in second.results}
     found: dict[tuple[str, str], ExecutionDifference] = {}
     for item in first.results:
-        mate = theirs.get(item.trial_id)
-        for name in PAIRED_HASHES if mate else ():
-            assert mate is not None
+        if (mate := theirs.get(item.trial_id)) is None:
+            continue
+        for name in PAIRED_HASHES:
             ours, other = item.hashes.get(name), mate.hashes.get(name)
             if ours and other and ours != other:
                 found.setdefault((item.cell_id, name), ExecutionDifference(
@@ -292,19 +285,14 @@ class RecordDiff(Frozen):
 
     def text(self) -> str:
         """Return the differences by area, the areas without any, and what differs between any two runs."""
-        return "\n".join([self._differences(), *([
-            f"for information: order seed: {self.order_seeds.first} -> {self.order_seeds.second} (every run draws its "
-            "own)"
-        ] if self.order_seeds else [])])
-
-    def _differences(self) -> str:
-        if not self.differences:
-            return f"{self.first} and {self.second}: no difference in {', '.join(AREAS)}"
-        lines = [f"{self.first} -> {self.second}"]
-        for area in AREAS:
+        lines = [f"{self.first} -> {self.second}" if self.differences else
+                 f"{self.first} and {self.second}: no difference in {', '.join(AREAS)}"]
+        for area in AREAS if self.differences else ():
             here = [item for item in self.differences if item.area == area]
             lines += [f"{area}: {len(here)} differ" if here else f"{area}: no difference"]
             lines += difference_lines(here, areas=False)
+        if seeds := self.order_seeds:
+            lines.append(f"for information: order seed: {seeds.first} -> {seeds.second} (every run draws its own)")
         return "\n".join(lines)
 
 

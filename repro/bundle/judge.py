@@ -119,10 +119,8 @@ class ClaimAnswer:
         found = self.alone
         if self.answer != "reproduced" or found is None or self.change is None:
             return ()
-        lost = [found.lost] if found.lost else []
-        small = ["the whole effect of the record is smaller than the margin, so a ratio of 1 may be within it, too"] \
-            if found.is_below(self.change.margin) else []
-        return (*lost, *small)
+        small = "the whole effect of the record is smaller than the margin, so a ratio of 1 may be within it, too"
+        return tuple(filter(None, (found.lost, small if found.is_below(self.change.margin) else "")))
 
     def as_json(self) -> dict[str, Any]:
         found = self.change
@@ -203,19 +201,14 @@ class Reproduction:
         return "\n".join([*lines, "", f"results {self.answer}{why} ({self._criterion()})"])
 
     def _criterion(self) -> str:
-        """Return the criterion that the second execution had to meet."""
         parts = ["weights and evaluations bit for bit"] if self.cells else []
         if self.claims:
             what = "the ratio" if self.claims[0].claim.baseline else METRICS[self.claims[0].claim.metric].noun
-            parts.append(f"{what} within a margin of {100 * self.terms.margin:g} %{_interaction(self.terms)}")
+            parts.append(f"{what} within a margin of {100 * self.terms.margin:g} %, an interaction of session and cell "
+                         f"of {100 * self.terms.interaction:g} % {'declared' if self.terms.interaction else 'assumed'}")
         elif self.levels and METRICS[self.levels[0].metric].clocked:
             parts.append("times, and ratios of them, are not judged")
         return "; ".join([*parts, *dict.fromkeys(text for item in self.claims for text in item.limits)])
-
-
-def _interaction(terms: Terms) -> str:
-    return f", an interaction of session and cell of {100 * terms.interaction:g} % " + (
-        "declared" if terms.interaction else "assumed")
 
 
 def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]], terms: Terms) -> Reproduction:
@@ -415,7 +408,6 @@ def _bitwise(pairs: Sequence[tuple[Observed, Observed]], planned: int) -> tuple[
 
 
 def _first_difference(one: Observed, other: Observed) -> str:
-    """Return the first difference between two executions of one trial, or ""."""
     for name in ALL_HASHES:
         ours, theirs = one.hashes.get(name), other.hashes.get(name)
         if ours is not None and theirs is not None and ours != theirs:

@@ -196,7 +196,8 @@ def unpack(path: Path, to: Path) -> None:
         with path.open("rb") as stream:
             _check_end(path, stream)
             with zipfile.ZipFile(stream) as archive:
-                entries = _checked(path, archive.infolist())
+                entries = archive.infolist()
+                _check_members(path, entries)
                 allowed = min(max(MAX_FREE_BYTES, MAX_RATIO * os.fstat(stream.fileno()).st_size), MAX_TOTAL_BYTES)
                 _write(path, archive, entries, to, allowed)
     except OSError as error:
@@ -225,16 +226,13 @@ def _check_end(path: Path, stream: BinaryIO) -> None:
     stream.seek(0)
 
 
-def _checked(path: Path, entries: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
-    """Return the entries if every one of them may be unpacked."""
+def _check_members(path: Path, entries: list[zipfile.ZipInfo]) -> None:
     if len(entries) > MAX_MEMBERS:
         raise OutputError(f"{path}: more than {MAX_MEMBERS:,} files, the limit of a bundle")
     seen: set[str] = set()
     for entry in entries:
-        if why := _unfit(entry):
+        if why := _unfit(entry) or ("occurs twice" if entry.filename in seen else ""):
             raise OutputError(f"{path}: member {entry.filename[:120]!a}: {why}; nothing was unpacked")
-        if entry.filename in seen:
-            raise OutputError(f"{path}: member {entry.filename[:120]!a}: occurs twice; nothing was unpacked")
         seen.add(entry.filename)
     files = [name for name in seen if any(str(other) in seen for other in PurePosixPath(name).parents)]
     if files:
@@ -243,7 +241,6 @@ def _checked(path: Path, entries: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo
     if stated > MAX_TOTAL_BYTES:
         raise OutputError(f"{path}: would unpack to {stated >> 20:,} MiB (limit {MAX_TOTAL_BYTES >> 20}); "
                           "nothing was unpacked")
-    return entries
 
 
 def _unfit(entry: zipfile.ZipInfo) -> str:

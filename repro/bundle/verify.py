@@ -24,8 +24,8 @@ from repro.bundle.verify_files import (
     without_place,
 )
 from repro.bundle.verify_lanes import check_lanes, strange_solo
-from repro.bundle.verify_ledger import check_ledger, check_looks, unfinished, unknown_nodes, unlisted_logs
-from repro.bundle.verify_plan import check_machine, check_plan, check_suite_file, made_by
+from repro.bundle.verify_ledger import LEDGER, check_ledger, check_looks, unfinished, unknown_nodes, unlisted_logs
+from repro.bundle.verify_plan import check_plan, check_suite_file, made_by, other_machine
 from repro.bundle.verify_trials import check_gated, check_pairing, verified_result
 from repro.bundle.verify_tuning import check_choice, has_tuning, wrong_bars
 from repro.core import door
@@ -108,17 +108,12 @@ def verify_opened(root: Path, path: Path) -> Verification:
     if plan is not None and plan.kind == "tuning":
         found.extend(wrong_bars(root))
     elif plan is not None and (has_tuning(root) or plan.suite.tuned is not None):
-        _check_tuning(root, plan, found)
+        if has_tuning(root):
+            _check_below(RunFolder(root).tuning, TUNING, found)
+        check_choice(root, plan, found)
     if plan is not None and (plan.solo or (root / SOLO).exists()):
         found.extend(strange_solo(plan, _check_below(RunFolder(root).solo, SOLO, found)))
     return found
-
-
-def _check_tuning(root: Path, plan: Plan, found: Verification) -> None:
-    """Check the tuning of a run as a record of its own, and that the run scores what it chose."""
-    if has_tuning(root):
-        _check_below(RunFolder(root).tuning, TUNING, found)
-    check_choice(root, plan, found)
 
 
 def _check_below(folder: RunFolder, name: str, found: Verification) -> Plan | None:
@@ -154,13 +149,13 @@ def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
     check_code(folder, plan, environment, found)
     check_suite_file(plan, folder.suite, found)
     if environment is not None:
-        check_machine(plan, environment, found)
+        found.add_each("plan.json", other_machine(plan, environment), "plan")
     if lists_trials(plan):  # check_plan has reported it otherwise; which trials are planned is unknown
         with reading(plan.plugins):
             _check_registration(folder, plan, attempts, found)
             devices = _check_trials(folder, plan, attempts, passed, code, found)
         if attempts is not None:
-            found.extend(unknown_nodes(attempts, history))
+            found.add_each(LEDGER, unknown_nodes(attempts, history), "plan")
         places = [environment, *(item.environment for moment in history for item in moment.nodes)]
         if plan.uses_gpus:
             find_emulated([name for place in places if place for name in place.devices], devices, found)

@@ -85,6 +85,9 @@ class Verification:
     def add(self, place: str, what: str, kind: ProblemKind) -> None:
         self.problems.append(Problem(place, what, kind))
 
+    def add_each(self, place: str, texts: Iterable[str], kind: ProblemKind) -> None:
+        self.problems.extend(Problem(place, text, kind) for text in texts)
+
     def extend(self, problems: Iterable[Problem]) -> None:
         self.problems.extend(problems)
 
@@ -170,23 +173,17 @@ def check_index(root: Path, found: Verification, packed: bool) -> None:
         if item.refusal:
             found.add(item.name, item.refusal, "schema")
     if found.identity is not None:
-        _check_listed(listed, present, found)
+        for name, item in present.items():
+            if name in listed and not item.refusal:
+                found.count("hashes of files")
+        for name, how in record_index.alterations(present, listed):
+            found.add(name, *ALTERED[how])
         found.problems.sort(key=lambda item: item.place)
     elif packed and not path.exists():
         found.add(record_index.NAME, "is missing: without it no file can be checked", "missing")
     elif not path.exists():
         found.notes.append("no index of hashes: the run has not ended; only contradictions within the record can be "
                            "found")
-
-
-def _check_listed(
-    listed: Mapping[str, str], present: Mapping[str, record_index.Member], found: Verification
-) -> None:
-    for name, item in present.items():
-        if name in listed and not item.refusal:
-            found.count("hashes of files")
-    for name, how in record_index.alterations(present, listed):
-        found.add(name, *ALTERED[how])
 
 
 def checked(path: Path, read: Callable[[], Part], root: Path, found: Verification) -> Part | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from repro.bundle.verify_files import Problem, Verification, without_place
+from repro.bundle.verify_ledger import LEDGER
 from repro.core.errors import OutputError
 from repro.record.folder import index as record_index
 from repro.record.folder.ledger import Attempt, read_lines
@@ -36,9 +37,8 @@ def check_lanes(
         listed = list(attempts)
     if len(shards) < len(lines):
         found.add(LANES, "names a shard twice", "lanes")
-    found.extend(_strange_starts(listed, shards))
-    found.extend(_divided(results, attempts))
-    found.extend(_disordered(plan, results, listed))
+    for texts in (_strange_starts(listed, shards), _divided(results, attempts), _disordered(plan, results, listed)):
+        found.add_each(LEDGER, texts, "lanes")
     for line in lines:
         if (folder.shards / line.shard).is_dir():
             found.extend(_of_shard(folder, plan, line, results, attempts))
@@ -59,17 +59,16 @@ def strange_solo(plan: Plan, alone: Plan | None) -> Iterator[Problem]:
         yield Problem("solo/plan.json", "is not the part of plan.json that its solo seeds give", "lanes")
 
 
-def _strange_starts(attempts: Sequence[Attempt], shards: Mapping[str, Shard]) -> Iterator[Problem]:
+def _strange_starts(attempts: Sequence[Attempt], shards: Mapping[str, Shard]) -> Iterator[str]:
     """Find starts of no shard, of an unknown one, of another seed than its shard has, or elsewhere."""
     for item in attempts:
         line, called = shards.get(item.shard), f"attempt {item.attempt} of {item.trial_id[:120]}"
         if line is None:
-            yield Problem("ledger.jsonl", f"{called} is of the shard {item.shard[:40]!r}, which {LANES} does not have",
-                          "lanes")
+            yield f"{called} is of the shard {item.shard[:40]!r}, which {LANES} does not have"
         elif item.repeat not in line.seeds:
-            yield Problem("ledger.jsonl", f"{called} is of shard {line.shard}, without a seed {item.repeat}", "lanes")
+            yield f"{called} is of shard {line.shard}, without a seed {item.repeat}"
         elif item.nodes != line.place[:len(item.nodes)]:
-            yield Problem("ledger.jsonl", f"{called} ran on another place than its shard {line.shard}", "lanes")
+            yield f"{called} ran on another place than its shard {line.shard}"
 
 
 def _counting(results: Sequence[Result], attempts: Sequence[Attempt]) -> list[Attempt]:
@@ -77,18 +76,17 @@ def _counting(results: Sequence[Result], attempts: Sequence[Attempt]) -> list[At
     return [item for item in attempts if numbers.get(item.trial_id) == item.attempt]
 
 
-def _divided(results: Sequence[Result], attempts: Sequence[Attempt]) -> Iterator[Problem]:
+def _divided(results: Sequence[Result], attempts: Sequence[Attempt]) -> Iterator[str]:
     """Find blocks whose results are of several shards: their pairs compare lanes, not cells."""
     by_seed: dict[int, dict[str, None]] = defaultdict(dict)
     for item in _counting(results, attempts):
         by_seed[item.repeat][item.shard] = None
     for seed, names in sorted(by_seed.items()):
         if len(names) > 1:
-            yield Problem("ledger.jsonl", f"the block of seed {seed} is divided among the shards {', '.join(names)}",
-                          "lanes")
+            yield f"the block of seed {seed} is divided among the shards {', '.join(names)}"
 
 
-def _disordered(plan: Plan, results: Sequence[Result], attempts: Sequence[Attempt]) -> Iterator[Problem]:
+def _disordered(plan: Plan, results: Sequence[Result], attempts: Sequence[Attempt]) -> Iterator[str]:
     """Find shards whose trials did not start in the order of the plan."""
     places = {trial.trial_id: place for place, trial in enumerate(plan.trials())}
     by_shard: dict[str, list[Attempt]] = defaultdict(list)
@@ -99,7 +97,7 @@ def _disordered(plan: Plan, results: Sequence[Result], attempts: Sequence[Attemp
         order = [places[item.trial_id] for item in sorted(
             items, key=lambda item: (item.started_ms, places[item.trial_id]))]
         if order != sorted(order):
-            yield Problem("ledger.jsonl", f"the trials of shard {name} did not start in the order of the plan", "lanes")
+            yield f"the trials of shard {name} did not start in the order of the plan"
 
 
 def _of_shard(

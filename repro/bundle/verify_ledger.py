@@ -25,7 +25,6 @@ from repro.record.folder.ledger import (
     latest,
     read_lines,
     read_starts,
-    read_wash_outs,
 )
 from repro.record.folder.resume import may_run_again
 from repro.record.folder.store import RunFolder
@@ -50,56 +49,56 @@ def check_ledger(
         resumed = [item.at_ms for item in incidents if item.kind == "resumed"]
         was_set = any(item.kind == "clock" for item in incidents)
         if not was_set:  # a clock that was set orders nothing
-            found.extend(wrong_wash_outs(plan, attempts, read_wash_outs(folder.ledger), resumed))
-        found.extend(other_times(folder, plan, results, attempts, was_set))
-    found.extend(_foreign_sources(folder, attempts))
-    found.extend(_contradicted_results(results, attempts))
-    found.extend(missing_attempts(attempts))
-    found.extend(early_ends(plan, attempts))
-    found.extend(_unknown_trials(plan, results, attempts))
+            wash_outs = [item for item in read_starts(folder.ledger) if item.attempt == WASH_OUT]
+            found.add_each(LEDGER, wrong_wash_outs(plan, attempts, wash_outs, resumed), "ledger")
+        found.add_each(LEDGER, other_times(folder, plan, results, attempts, was_set), "ledger")
+    named = next((item for item in attempts if item.source), None)
+    if named is not None and not (folder.root / MERGED).is_file():
+        found.add(LEDGER, f"attempt {named.attempt} of {named.trial_id[:120]} is of the run {named.source[:80]}, but "
+                  "this record was not merged from several", "ledger")
+    for texts in (_contradicted_results(results, attempts), missing_attempts(attempts), early_ends(plan, attempts),
+                  _unknown_trials(plan, results, attempts)):
+        found.add_each(LEDGER, texts, "ledger")
     found.count("ledgers against results")
 
 
-def _contradicted_results(results: list[Result], attempts: list[Attempt]) -> Iterator[Problem]:
+def _contradicted_results(results: list[Result], attempts: list[Attempt]) -> Iterator[str]:
     ends = {(item.trial_id, item.attempt): item for item in attempts}
     for result in results:
         line = ends.get((result.trial_id, result.attempt))
         if line is None:
-            yield Problem(LEDGER, f"has no line for attempt {result.attempt} of {result.trial_id}, which has a result",
-                          "ledger")
+            yield f"has no line for attempt {result.attempt} of {result.trial_id}, which has a result"
         elif line.status not in (result.status, STARTED):
-            yield Problem(LEDGER, f"{result.trial_id} ended as {line.status!r}, but its result says {result.status!r}",
-                          "ledger")
+            yield f"{result.trial_id} ended as {line.status!r}, but its result says {result.status!r}"
         elif line.status != STARTED and line.reasons != result.reasons:
-            yield Problem(LEDGER, f"{result.trial_id} ended because of {joined(line.reasons)[:80]!r}, but its result "
-                          f"says {joined(result.reasons)[:80]!r}", "ledger")
+            yield (f"{result.trial_id} ended because of {joined(line.reasons)[:80]!r}, but its result says "
+                   f"{joined(result.reasons)[:80]!r}")
 
 
-def _unknown_trials(plan: Plan, results: list[Result], attempts: list[Attempt]) -> Iterator[Problem]:
+def _unknown_trials(plan: Plan, results: list[Result], attempts: list[Attempt]) -> Iterator[str]:
     planned = {trial.trial_id for trial in plan.trials()}
     for name in sorted({item.trial_id for item in attempts} - planned):
-        yield Problem(LEDGER, f"names {name[:120]}, which is not in the plan", "ledger")
+        yield f"names {name[:120]}, which is not in the plan"
     cells = {cell.cell_id for cell in plan.cells}
     for name in sorted({item.cell_id for item in attempts} - cells):
-        yield Problem(LEDGER, f"names the cell {name[:120]}, which is not in the plan", "ledger")
+        yield f"names the cell {name[:120]}, which is not in the plan"
     without = planned - {result.trial_id for result in results}
     for item in attempts:
         if meaning(item.status).logged and item.trial_id in without:
-            yield Problem(LEDGER, f"{item.trial_id} ended as {item.status!r} but has no result", "ledger")
+            yield f"{item.trial_id} ended as {item.status!r} but has no result"
 
 
-def missing_attempts(attempts: Sequence[Attempt]) -> Iterator[Problem]:
+def missing_attempts(attempts: Sequence[Attempt]) -> Iterator[str]:
     """Find gaps in the numbers of the attempts, which start at 1: a removed line leaves a gap."""
     numbers: dict[str, set[int]] = defaultdict(set)
     for item in attempts:
         numbers[item.trial_id].add(item.attempt)
     for trial_id, found in sorted(numbers.items()):
         if missing := sorted(set(range(1, max(found) + 1)) - found):
-            yield Problem(LEDGER, f"has no line for attempt {missing[0]} of {trial_id[:120]}, but one for attempt "
-                          f"{max(found)}", "ledger")
+            yield f"has no line for attempt {missing[0]} of {trial_id[:120]}, but one for attempt {max(found)}"
 
 
-def early_ends(plan: Plan, attempts: Sequence[Attempt]) -> Iterator[Problem]:
+def early_ends(plan: Plan, attempts: Sequence[Attempt]) -> Iterator[str]:
     """Find attempts with a status of a limit whose seconds are below this limit.
 
     The seconds of an attempt that resumed from a checkpoint do not include those before the checkpoint, so they are
@@ -112,13 +111,13 @@ def early_ends(plan: Plan, attempts: Sequence[Attempt]) -> Iterator[Problem]:
         field = meaning(item.status).limit
         limit = getattr(choices[item.cell_id], field) if field else None
         if limit is not None and item.seconds < limit - ROUNDED_SECONDS:
-            yield Problem(LEDGER, f"{item.trial_id[:120]} ended as {item.status!r} after {item.seconds:g} s, but its "
-                          f"limit is {limit:g} s", "ledger")
+            yield (f"{item.trial_id[:120]} ended as {item.status!r} after {item.seconds:g} s, but its limit is "
+                   f"{limit:g} s")
 
 
 def other_times(
     folder: RunFolder, plan: Plan, results: Sequence[Result], attempts: Sequence[Attempt], clock_was_set: bool
-) -> Iterator[Problem]:
+) -> Iterator[str]:
     """Find starts that were shorter than the run in their log, or whose log began before or after them.
 
     Left out are resumed starts, whose log has that of an earlier one, and simulated trials, which invent their
@@ -135,11 +134,10 @@ def other_times(
         late_ms = begin - start.started_ms
         if not clock_was_set and not -ADJUSTED_MS <= late_ms <= 1e3 * start.seconds + ADJUSTED_MS:
             order = "before" if late_ms > 0 else "after"
-            yield Problem(LEDGER, f"{result.trial_id} started {abs(late_ms) / 1e3:.0f} s {order} "
-                          "its log began", "ledger")
+            yield f"{result.trial_id} started {abs(late_ms) / 1e3:.0f} s {order} its log began"
         if result.run_seconds is not None and start.seconds < result.run_seconds - ROUNDED_SECONDS:
-            yield Problem(LEDGER, f"{result.trial_id} took {start.seconds:g} s from start to end, but the run in its "
-                          f"log took {result.run_seconds:g} s", "ledger")
+            yield (f"{result.trial_id} took {start.seconds:g} s from start to end, but the run in its log took "
+                   f"{result.run_seconds:g} s")
 
 
 def unlisted_logs(folder: RunFolder, trial: Trial, attempts: Sequence[Attempt]) -> Iterator[Problem]:
@@ -172,7 +170,7 @@ ROUNDED_MS = 50.0
 
 def wrong_wash_outs(
     plan: Plan, attempts: Sequence[Attempt], wash_outs: Sequence[Attempt], resumed: Sequence[float]
-) -> Iterator[Problem]:
+) -> Iterator[str]:
     """Find unmeasured starts that the order of the measured ones does not require, and required ones that are absent.
 
     A ledger keeps the last unmeasured start of a trial. In a merged record the starts of several runs are mixed; only
@@ -182,8 +180,7 @@ def wrong_wash_outs(
     wrong = next((item for item in wash_outs if item.status != WASHED_OUT
                   or trials.get(item.trial_id) != (item.cell_id, item.repeat) or not plan.washes_out), None)
     if wrong is not None:
-        yield Problem(LEDGER, f"attempt {WASH_OUT} of {wrong.trial_id[:120]} is no wash-out that the suite declares",
-                      "ledger")
+        yield f"attempt {WASH_OUT} of {wrong.trial_id[:120]} is no wash-out that the suite declares"
     elif plan.washes_out and not any(item.source for item in attempts):
         starts = sorted((*attempts, *wash_outs), key=lambda item: (item.started_ms, item.attempt > WASH_OUT))
         last = {item.trial_id: item.started_ms for item in wash_outs}
@@ -194,24 +191,16 @@ def wrong_wash_outs(
                                        if item.shard == shard and begin <= item.started_ms < end], last)
 
 
-def unknown_nodes(attempts: Sequence[Attempt], history: Sequence[Nodes]) -> Iterator[Problem]:
+def unknown_nodes(attempts: Sequence[Attempt], history: Sequence[Nodes]) -> Iterator[str]:
     """Find places in the ledger that the record describes nowhere."""
     known = {name for moment in history for name in moment.names()}
     for item in attempts:
         if other := next((name for name in item.nodes if name not in known), None):
-            yield Problem(LEDGER, f"{item.trial_id}, attempt {item.attempt}: ran on {other[:80]!r}, which nodes.jsonl "
-                                  "does not describe", "plan")
+            yield (f"{item.trial_id}, attempt {item.attempt}: ran on {other[:80]!r}, which nodes.jsonl does not "
+                   "describe")
 
 
-def _foreign_sources(folder: RunFolder, attempts: Sequence[Attempt]) -> Iterator[Problem]:
-    """Find attempts of other runs in a record that was not merged."""
-    named = next((item for item in attempts if item.source), None)
-    if named is not None and not (folder.root / MERGED).is_file():
-        yield Problem(LEDGER, f"attempt {named.attempt} of {named.trial_id[:120]} is of the run {named.source[:80]}, "
-                      "but this record was not merged from several", "ledger")
-
-
-def _misplaced(starts: Sequence[Attempt], last: Mapping[str, float]) -> Iterator[Problem]:
+def _misplaced(starts: Sequence[Attempt], last: Mapping[str, float]) -> Iterator[str]:
     """Find the same among the starts of a run from one resume to the next.
 
     Args:
@@ -226,13 +215,12 @@ def _misplaced(starts: Sequence[Attempt], last: Mapping[str, float]) -> Iterator
         after = starts[place + 1] if place + 1 < len(starts) else None
         is_first = first[item.cell_id, item.repeat] is item
         if item.trial_id not in due or not is_first or (after is not None and after.trial_id != item.trial_id):
-            yield Problem(LEDGER, f"the wash-out of {item.trial_id} is not where the order of the starts has one",
-                          "ledger")
+            yield f"the wash-out of {item.trial_id} is not where the order of the starts has one"
         elif after is not None and not 0 < 1e3 * item.seconds <= after.started_ms - item.started_ms + ROUNDED_MS:
-            yield Problem(LEDGER, f"the wash-out of {item.trial_id} had not ended when its trial began", "ledger")
+            yield f"the wash-out of {item.trial_id} had not ended when its trial began"
     for item in first.values():
         if item.trial_id in due and item.attempt > WASH_OUT and last.get(item.trial_id, -math.inf) <= item.started_ms:
-            yield Problem(LEDGER, f"no wash-out is listed before {item.trial_id}, and the suite declares one", "ledger")
+            yield f"no wash-out is listed before {item.trial_id}, and the suite declares one"
 
 
 LOOKS = "looks.jsonl"
@@ -260,57 +248,55 @@ def check_looks(
         return ()
     for _ in looks:
         found.count("looks derived again")
-    found.extend(_undeclared(plan, lines))
+    found.add_each(LOOKS, _undeclared(plan, lines), "looks")
     if not any(item.kind in RERUN for item in incidents):
-        found.extend(_replaced(lines, looks))
+        found.add_each(LOOKS, _replaced(lines, looks), "looks")
     with suppress(OutputError, OSError, RecursionError):  # the caller reports the ledger
         execution = execution_of(read_starts(folder.ledger),
                                  [item.at_ms for item in incidents if item.kind == "resumed"])
-        found.extend(_differences(plan, results, execution, looks))
+        found.add_each(LOOKS, _differences(plan, results, execution, looks), "looks")
     return looks
 
 
-def _undeclared(plan: Plan, looks: Sequence[Look]) -> Iterator[Problem]:
+def _undeclared(plan: Plan, looks: Sequence[Look]) -> Iterator[str]:
     """Find looks that the suite does not declare at this place."""
     declared = {stage.number: stage.n for stage in stages(plan)}
     for look in looks:
         if declared.get(look.number) != look.n or look.of != len(declared):
             said = f"look {look.number} of {len(declared)} is at {declared[look.number]} pairs" \
                 if look.number in declared else f"there are {len(declared)} looks"
-            yield Problem(LOOKS, f"look {look.number} of {look.of} was taken at {look.n} pairs; the suite declares: "
-                          f"{said}", "looks")
+            yield f"look {look.number} of {look.of} was taken at {look.n} pairs; the suite declares: {said}"
 
 
-def _replaced(lines: Sequence[Look], looks: Sequence[Look]) -> Iterator[Problem]:
+def _replaced(lines: Sequence[Look], looks: Sequence[Look]) -> Iterator[str]:
     """Find lines that say that a look settled the contrast, although it was taken again: the run had ended there."""
     final = {look.number: look.decision for look in looks}
     for line in lines:
         if line.decision == "settled" and final[line.number] != "settled":
-            yield Problem(LOOKS, f"look {line.number} at {line.n} pairs was settled ({line.verdict}) in an earlier "
-                          "line, and taken again", "looks")
+            yield (f"look {line.number} at {line.n} pairs was settled ({line.verdict}) in an earlier line, and taken "
+                   "again")
 
 
 def _differences(
     plan: Plan, results: Sequence[Result], execution: Execution, looks: Sequence[Look]
-) -> Iterator[Problem]:
+) -> Iterator[str]:
     """Compare the looks with those that the results give."""
     derived = {taken.stage.number: taken for taken in looks_taken(plan, results, execution)}
     for look in looks:
         taken = derived.get(look.number)
         if taken is None:
-            yield Problem(LOOKS, f"look {look.number} at {look.n} pairs does not follow from the results: an earlier "
-                          "look settles the contrast, or pairs are missing", "looks")
+            yield (f"look {look.number} at {look.n} pairs does not follow from the results: an earlier look settles "
+                   "the contrast, or pairs are missing")
         elif text := _difference(look, taken):
-            yield Problem(LOOKS, f"look {look.number} at {look.n} pairs: {text}", "looks")
+            yield f"look {look.number} at {look.n} pairs: {text}"
     taken_numbers = {look.number for look in looks}
     last = max((item.repeat for item in results), default=-1)
     for number, taken in derived.items():
         if number not in taken_numbers and last >= taken.stage.n:
-            yield Problem(LOOKS, f"look {number} at {taken.stage.n} pairs was not taken, but later pairs have run",
-                          "looks")
+            yield f"look {number} at {taken.stage.n} pairs was not taken, but later pairs have run"
     end = end_of([taken.line() for taken in derived.values()])
     if end is not None and last >= end:
-        yield Problem(LOOKS, f"the contrast was settled at {end} pairs, but trials of seed {last} have run", "looks")
+        yield f"the contrast was settled at {end} pairs, but trials of seed {last} have run"
 
 
 def _difference(look: Look, taken: TakenLook) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import repro
-from repro.bundle.verify_files import UNFIT, Problem, Verification
+from repro.bundle.verify_files import UNFIT, Verification
 from repro.core.errors import OutputError, SuiteError
 from repro.core.files import read_bounded
 from repro.core.machine import Machine
@@ -44,7 +44,7 @@ def check_plan(plan: Plan, code: str, found: Verification) -> None:
         code: version and commit that made the plan. Other code may have other defaults; its plan is then checked on its
             own: complete cells, each with its own id, and the digest over them.
     """
-    check_cells(plan, found)
+    found.add_each("plan.json", wrong_cells(plan), "plan")
     if (plan.kind == "reproduction") != (plan.terms is not None):
         found.add("plan.json", f"is {'a' if plan.kind == 'reproduction' else 'no'} reproduction, but "
                   f"{'lacks' if plan.terms is None else 'has'} the terms that one declares before it runs", "plan")
@@ -55,7 +55,7 @@ def check_plan(plan: Plan, code: str, found: Verification) -> None:
     if plan.has_twins:
         found.notes.append("a calibration: its cells are twins, so its plan is not expanded again")
         _check_order(plan, None, found)
-        found.extend(missing_trials(plan, ()))
+        found.add_each("plan.json", missing_trials(plan, ()), "plan")
         return
     try:
         again = expand_again(plan, Machine(plan.device, plan.device_count, plan.cores, plan.cpp_compiler))
@@ -67,7 +67,7 @@ def check_plan(plan: Plan, code: str, found: Verification) -> None:
     _check_order(plan, again, found)
     missing_cells = _check_digest(plan, again, code, found)
     check_words(plan, again, code == this_code(), found)
-    found.extend(missing_trials(plan, missing_cells))
+    found.add_each("plan.json", missing_trials(plan, missing_cells), "plan")
 
 
 def _without_refused(plan: Plan, again: Plan) -> Plan:
@@ -115,7 +115,7 @@ def _digests(plan: Plan) -> set[str]:
     return {suite_digest(plan.suite, cells) for cells in (plan.cells, open_device)}
 
 
-def missing_trials(plan: Plan, missing_cells: Sequence[str]) -> Iterator[Problem]:
+def missing_trials(plan: Plan, missing_cells: Sequence[str]) -> Iterator[str]:
     """Find cells of the suite and seeds of a cell that the plan does not run and gives no reason for.
 
     Args:
@@ -124,38 +124,36 @@ def missing_trials(plan: Plan, missing_cells: Sequence[str]) -> Iterator[Problem
     if plan.is_part:
         return
     if missing_cells:
-        yield Problem("plan.json", f"lacks cells of its suite: {'; '.join(missing_cells[:SHOWN_CELLS])}", "plan")
+        yield f"lacks cells of its suite: {'; '.join(missing_cells[:SHOWN_CELLS])}"
     wanted = {(index, repeat) for index in range(len(plan.cells)) for repeat in range(plan.design.repeats_of(index))}
     if missing := sorted(wanted - set(plan.order)):
         index, repeat = missing[0]
-        yield Problem("plan.json", f"its order lacks {len(missing)} trials of its suite, the first of them seed "
-                      f"{repeat} of {plan.cells[index].label}", "plan")
+        yield (f"its order lacks {len(missing)} trials of its suite, the first of them seed {repeat} of "
+               f"{plan.cells[index].label}")
     if strange := sorted(set(plan.order) - wanted):
-        yield Problem("plan.json", f"its order names {len(strange)} trials that are not in its suite", "plan")
+        yield f"its order names {len(strange)} trials that are not in its suite"
 
 
 SHOWN = 5
 
 
-def check_cells(plan: Plan, found: Verification) -> None:
-    """Check that each cell is called what its choices are, and that twins name each other."""
+def wrong_cells(plan: Plan) -> Iterator[str]:
+    """Find cells that are not called what their choices are, and twins that do not name each other."""
     for cell in plan.cells:
         if not cell.well_named:
-            found.add("plan.json", f"cell {cell.cell_id} does not match its id: its choices give "
-                      f"{cell.choices.cell_id}", "plan")
+            yield f"cell {cell.cell_id} does not match its id: its choices give {cell.choices.cell_id}"
         if not cell.well_labelled:
-            found.add("plan.json", f"cell {cell.cell_id} is labelled {cell.label[:80]!r}, its choices give "
-                      f"{cell.relabelled().label!r}", "plan")
+            yield (f"cell {cell.cell_id} is labelled {cell.label[:80]!r}, its choices give "
+                   f"{cell.relabelled().label!r}")
         if not cell.well_paired:
-            found.add("plan.json", f"cell {cell.cell_id} is the twin of {cell.twin_of[:80]!r}, which its choices do "
-                      "not give", "plan")
+            yield f"cell {cell.cell_id} is the twin of {cell.twin_of[:80]!r}, which its choices do not give"
     if plan.has_twins and plan.kind == "suite":
-        found.add("plan.json", "its cells are sides of a calibration, but it is none", "plan")
+        yield "its cells are sides of a calibration, but it is none"
     if (plan.kind == "calibration" and not plan.has_twins) or (
             not plan.is_part and (plan.kind == "tuning") != (plan.suite.tune is not None)):
-        found.add("plan.json", f"its kind is {plan.kind}, which its suite and its cells are not", "plan")
+        yield f"its kind is {plan.kind}, which its suite and its cells are not"
     if bool(plan.smoke_note) != (plan.smoke and not plan.has_twins) or plan.smoke_note not in ("", *plan.notes):
-        found.add("plan.json", f"smoke_note contradicts its {plan.suite.seeds} seeds, or is none of its notes", "plan")
+        yield f"smoke_note contradicts its {plan.suite.seeds} seeds, or is none of its notes"
 
 
 def check_words(plan: Plan, again: Plan, same_code: bool, found: Verification) -> None:
@@ -163,7 +161,7 @@ def check_words(plan: Plan, again: Plan, same_code: bool, found: Verification) -
 
     Args:
         same_code: the code that made the plan is the one that runs. Other code may word things otherwise: that is a
-            note, because `check_cells` has compared the labels with the choices.
+            note, because `wrong_cells` has compared the labels with the choices.
     """
     there = {cell.cell_id: cell for cell in again.cells}
     for cell in plan.cells:
@@ -175,8 +173,7 @@ def check_words(plan: Plan, again: Plan, same_code: bool, found: Verification) -
         found.notes.append("this version of repro words its plan differently: "
                            f"{'; '.join(differing[:SHOWN])}{' ...' if len(differing) > SHOWN else ''}")
         return
-    for text in differing:
-        found.add("plan.json", text, "plan")
+    found.add_each("plan.json", differing, "plan")
 
 
 def _differing(plan: Plan, again: Plan, there: Mapping[str, Cell]) -> Iterator[str]:
@@ -199,14 +196,14 @@ def _differing(plan: Plan, again: Plan, there: Mapping[str, Cell]) -> Iterator[s
     yield from (f"notes: lacks {note!r:.160}" for note in again.notes if note not in plan.notes)
 
 
-def check_machine(plan: Plan, environment: Environment, found: Verification) -> None:
+def other_machine(plan: Plan, environment: Environment) -> Iterator[str]:
     """Compare the machine of the plan with that of the environment; a reproduction keeps the device of its record."""
     for name in ("cores",) if plan.kind == "reproduction" else ("cores", "device"):
         planned, taken = getattr(plan, name), getattr(environment, name)
         if planned != taken:
-            found.add("plan.json", f"{name} is {planned!r:.80}, environment.json has {taken!r:.80}", "plan")
+            yield f"{name} is {planned!r:.80}, environment.json has {taken!r:.80}"
     if plan.device == "cpu" and plan.device_count:
-        found.add("plan.json", f"device_count is {plan.device_count}, device cpu has none", "plan")
+        yield f"device_count is {plan.device_count}, device cpu has none"
 
 
 def check_suite_file(plan: Plan, written: Path, found: Verification) -> None:

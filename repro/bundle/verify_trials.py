@@ -73,24 +73,23 @@ def _is_json(path: Path, text: str) -> bool:
 
 def _check_figures(folder: RunFolder, trial: Trial, result: Result, code: str, found: Verification) -> None:
     """Derive the result from its log again and compare; check conservation of time and samples."""
-    place = f"trials/{trial.trial_id}"
-    if not folder.log(trial.trial_id, result.attempt).exists():
-        found.add(f"{place}/{folder.log(trial.trial_id, result.attempt).name}", "is missing: every start has a log",
-                  "missing")
+    log, place = folder.log(trial.trial_id, result.attempt), f"trials/{trial.trial_id}/result.json"
+    log_place = log.relative_to(folder.root).as_posix()
+    if not log.exists():
+        found.add(log_place, "is missing: every start has a log", "missing")
         return
     try:
-        wrong = differences(trial, result, folder.log(trial.trial_id, result.attempt))
+        wrong = differences(trial, result, log)
     except OutputError as error:
-        log = f"{place}/{folder.log(trial.trial_id, result.attempt).name}"
-        found.add(log, without_place(log, folder.root, error), "result")
+        found.add(log_place, without_place(log_place, folder.root, error), "result")
         return
     found.count("results derived from their log again")
     if wrong:
-        _report_differences(f"{place}/result.json", wrong, code, found)
+        _report_differences(place, wrong, code, found)
     if further := _beyond_target(trial, result):
-        found.add(f"{place}/result.json", further, "result")
+        found.add(place, further, "result")
     for fault in result.log_faults:
-        found.add(f"{place}/result.json", fault.words, "conservation")
+        found.add(place, fault.words, "conservation")
     found.count("conservation of time and samples")
 
 

@@ -155,17 +155,16 @@ def wrong_bars(root: Path, below: str = "") -> Iterator[Problem]:
         return  # other checks have reported it
     by_id = {item.trial_id: item for item in record.results}
     for trial in record.plan.trials():
-        result = by_id.get(trial.trial_id)
-        if result is None:
+        if (result := by_id.get(trial.trial_id)) is None:
             continue
-        place = f"{below}trials/{trial.trial_id}/result.json"
+        place, abandoned = f"{below}trials/{trial.trial_id}/result.json", result.status == "abandoned"
         if rule is None:
-            if result.status == "abandoned":
+            if abandoned:
                 yield Problem(place, "was abandoned, but the suite declares no rule for that", "tuning")
             continue
         stated, again = _stated_bar(record, result), rule.bar(trial, record.results)
         if stated is None:
-            if result.status == "abandoned":
+            if abandoned:
                 yield Problem(place, "was abandoned without a bar in its log", "tuning")
             elif again is not None and meaning(result.status).logged:
                 yield Problem(place, f"its log states no bar; the rule gives {again.value:.6g} at {again.samples:,} "
@@ -174,9 +173,8 @@ def wrong_bars(root: Path, below: str = "") -> Iterator[Problem]:
         if again != stated:
             yield Problem(place, f"its log states the bar {stated.value:.6g} at {stated.samples:,} samples, which does "
                           "not follow from all earlier trials of its contender", "tuning")
-        elif _hopeless(stated, result) != (result.status == "abandoned"):
-            yield Problem(place, f"was {'' if result.status == 'abandoned' else 'not '}abandoned against the declared "
-                          "rule", "tuning")
+        elif _hopeless(stated, result) != abandoned:
+            yield Problem(place, f"was {'' if abandoned else 'not '}abandoned against the declared rule", "tuning")
 
 
 def _stated_bar(record: Record, result: Result) -> Bar | None:
@@ -202,7 +200,6 @@ def _text(setting: Mapping[str, Any] | None) -> str:
 
 
 def _budgets(tune: Tune) -> str:
-    """Return the budgets of a declaration in words."""
     others: Sequence[str] = [f"{space.trials} for {space.for_}: {space.unequal}" for space in tune.spaces
                              if space.trials is not None]
     return f"{tune.trials} settings for every contender" + (f", but {'; '.join(others)}" if others else "")

@@ -5,9 +5,7 @@ The declared primary contrast is tested alone at the 5 % level; Holm corrects al
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.compare.cells import CellIndex, CellPair, ComparedCell, by_cell, contrast_pairs
@@ -19,6 +17,7 @@ from repro.compare.evidence.read_back import ReadBack
 from repro.compare.figures import DECIDED, Comparison
 from repro.compare.verdict.verdict import judged
 from repro.record.folder.execution import Execution
+from repro.record.folder.store import without_collector
 from repro.record.result.results import Result
 from repro.suite.metrics import METRICS
 from repro.suite.model import MARGIN, Metric, Unit
@@ -27,19 +26,7 @@ from repro.suite.planning.plan import Plan
 UNDECLARED = "{what}: the best of k of them shows a difference where there is none in up to 1 - 0.95^k (3: 14 %)"
 
 
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Pause the garbage collector: it would visit every result of the record again for every few contrasts."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-@without_collector()
+@without_collector()  # else every result of the record is visited again for every few contrasts
 def compare(
     plan: Plan, results: Sequence[Result], metric: Metric | None = None, baseline: Mapping[str, Any] | None = None,
     execution: Execution | None = None, *, one_family: bool = False, pilot: bool = False,

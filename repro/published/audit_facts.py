@@ -89,7 +89,7 @@ def _cell(
     first = results[0] if results else None
     batches = {item.global_batch_size for item in results}
     runs = [*(_run(program, item) for item in results),
-            *(RunFacts(name=log.source, reached=None, status="refused") for log in refused)]
+            *(RunFacts(name=log.source, reached=None) for log in refused)]
     return CellFacts(
         cell_id=cell.cell_id, label=cell.label, runs=tuple(runs), workers=first.accelerators if first else None,
         global_batch=batches.pop() if len(batches) == 1 else None, target=_target(program, results),
@@ -105,8 +105,8 @@ def _run(program: Program, item: PublishedResult) -> RunFacts:
     times = [point.seconds for point in item.curve]
     work = item.epochs_to_target if item.epochs_to_target is not None else item.samples_to_target
     return RunFacts(
-        name=item.result_id, reached=_reached(program, item, values), status=item.status,
-        seconds=item.seconds, epochs=work, quality=values[-1] if values else None,
+        name=item.result_id, reached=_reached(program, item, values), seconds=item.seconds, epochs=work,
+        quality=values[-1] if values else None,
         seed=str(item.seed) if item.seed is not None else None, backwards=times != sorted(times),
         stamped=_stamped(item) if program == "mlperf" else None, points=len(item.curve),
     )

@@ -27,7 +27,7 @@ from pydantic import Field
 from repro.core.errors import OutputError, SuiteError
 from repro.core.files import read_model
 from repro.core.frozen import Frozen
-from repro.core.numbers import plain_sum
+from repro.core.numbers import known_median, plain_sum
 from repro.core.random_streams import SEEDS_BELOW
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, RunFolder, read_record
@@ -38,7 +38,6 @@ from repro.suite.metrics import METRICS
 from repro.suite.model import Suite
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.matrix import tried_cells
-from repro.suite.planning.plan import Plan
 from repro.suite.recorded import reading
 from repro.suite.tune import Space, Tune
 
@@ -240,33 +239,31 @@ def tuning_of(record: Record) -> Tuning:
     cells = {cell.cell_id: cell for cell in plan.cells}
     contenders = []
     for contender, ids in found:
-        tried = [_tried(plan, number, values, cells.get(name), record.of_cell(name or ""))
+        tried = [_tried(plan.suite.tune, number, values, cells.get(name), record.of_cell(name or ""))
                  for number, (values, name) in enumerate(zip(contender.settings, ids, strict=True), 1)]
         contenders.append(TunedContender(
-            contender.label, contender.levels, contender.space, len(contender.settings), tuple(_ranked(plan, tried)),
+            contender.label, contender.levels, contender.space, len(contender.settings),
+            tuple(_ranked(plan.suite.tune, tried)),
             cost_of(record.attempts, record.results, [cells[name] for name in ids if name in cells])))
     return Tuning(record, tuple(contenders))
 
 
 def _tried(
-    plan: Plan, number: int, values: dict[str, Any], cell: Cell | None, results: Sequence[Result]
+    tune: Tune, number: int, values: dict[str, Any], cell: Cell | None, results: Sequence[Result]
 ) -> TriedSetting:
     """Return a setting with its figure and quality, without a rank."""
-    assert plan.suite.tune is not None
-    spec = METRICS[plan.suite.tune.metric]
+    spec = METRICS[tune.metric]
     found = [value for item in results if (value := figure(item, spec)) is not None
              and (spec.path in QUALITY or meaning(item.status).reached)]
-    best = [item.best for item in results if item.best is not None and meaning(item.status).counts]
     return TriedSetting(
         number, values, cell, tuple(results),
-        figure=statistics.median(found) if len(found) == plan.suite.tune.seeds else None,
-        quality=statistics.median(best) if best else None, rank=0)
+        figure=statistics.median(found) if len(found) == tune.seeds else None,
+        quality=known_median(item.best for item in results if meaning(item.status).counts), rank=0)
 
 
-def _ranked(plan: Plan, tried: Sequence[TriedSetting]) -> list[TriedSetting]:
+def _ranked(tune: Tune, tried: Sequence[TriedSetting]) -> list[TriedSetting]:
     """Return the settings of a contender with their ranks, by `RULE`."""
-    assert plan.suite.tune is not None
-    spec = METRICS[plan.suite.tune.metric]
+    spec = METRICS[tune.metric]
 
     def key(item: TriedSetting) -> tuple[int, float, int]:
         lower = item.cell is not None and item.cell.choices.stop.direction == "lower"

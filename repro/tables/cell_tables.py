@@ -1,16 +1,19 @@
-"""Cells as rows and tables: the declared metric with its interval, how trials ended, figures of training."""
+"""Cells as rows and tables: the declared metric with its interval, how trials ended, figures of training, and what
+trials measure: figures and checks of operations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from repro.compare import METRICS, Summary
-from repro.compare.cell_figures import GROUPS, Figure
+from repro.compare.cell_figures import GROUPS, Figure, cell_checks, cell_measures
 from repro.compare.design.calibration import machine_of
 from repro.compare.findings import Findings
 from repro.core.numbers import readable, spans
+from repro.record.folder.store import Record
 from repro.record.result.status import counted
-from repro.tables.layout import NOTHING, Column, TextTable, count, ends, figure, laid, rounded, words
+from repro.suite.planning.cell import Cell
+from repro.tables.layout import NOTHING, Column, TextTable, count, ends, figure, laid, name, rounded, words
 from repro.tables.values import Row, as_number, bounds, estimate, plain
 
 
@@ -38,11 +41,6 @@ def ends_text(low: float, high: float, metric: str) -> str:
     first, last = seconds_text(low), seconds_text(high)
     unit = last[last.index(" "):]
     return f"{first.removesuffix(unit)} to {last}"
-
-
-def share_text(value: float | None, decimals: int = 0) -> str:
-    """Return a share in per cent; a dash if it is unknown."""
-    return "-" if value is None else f"{100 * value:.{decimals}f} %"
 
 
 PAPER = (
@@ -104,7 +102,8 @@ def spread_table(found: Sequence[Summary], origins: Mapping[str, str]) -> TextTa
         words("Cell", "cell"), words("Figures", "origin"), count(done(found), "ok", "n"),
         Column("Median", lambda row: str(row["without"] or amount_text(float(row["median"] or 0), str(row["metric"])))),
         Column("Interval", _limits),
-        Column("CV", lambda row: share_text(as_number(row["coefficient_of_variation"]), 1)),
+        Column("CV", lambda row: NOTHING if row["coefficient_of_variation"] is None else
+               f"{100 * float(row['coefficient_of_variation']):.1f} %"),
         words("Other ends", "others"),
     ), _shown(found, origins))
 
@@ -174,15 +173,10 @@ def training_table(cells: Mapping[str, str], found: Mapping[str, Mapping[str, fl
                 (words("Cell", "cell"), *(figure(head, path) for path, head in columns)), rows if columns else ())
 
 
-def group_columns(title: str, found: Iterable[Mapping[str, float]]) -> list[Figure]:
-    """Return the figures of a group that any cell has."""
-    return [item for item in GROUPS[title] if any(item.path in values for values in found)]
-
-
 def group_tables(labels: Sequence[str], found: Sequence[Mapping[str, float]]) -> Iterator[TextTable]:
     """Yield a table for each group of figures that the terminal shows and a cell has."""
     for title in TERMINAL:
-        columns = group_columns(title, found)
+        columns = [item for item in GROUPS[title] if any(item.path in values for values in found)]
         if columns:  # times carry their unit, which depends on their size
             heads = (item.title if item.unit in ("", "s") else f"{item.title} ({item.unit})" for item in columns)
             yield TextTable(
@@ -195,3 +189,41 @@ def _figure(item: Figure, value: float | None) -> str:
     if value is None:
         return NOTHING
     return seconds_text(value) if item.unit == "s" else f"{value:.4g}"
+
+
+def measure_rows(record: Record, cells: Sequence[Cell]) -> Iterator[Row]:
+    """Yield a row for every figure of every cell; none for other kinds of trial."""
+    for cell in cells:
+        for item in cell_measures(record.of_cell(cell.cell_id)):
+            origin = "modelled" if item.label == "modelled" else record.origin_of(cell)
+            row: Row = {"cell_id": cell.cell_id, "cell": plain(cell.label), "origin": origin,
+                        "figure": plain(item.name), "title": plain(item.title), "unit": plain(item.unit),
+                        "label": item.label, "n": item.n, "median": item.median}
+            yield row | bounds("median", item.interval)
+
+
+def check_rows(record: Record, cells: Sequence[Cell]) -> Iterator[Row]:
+    """Yield a row for every check of every cell."""
+    for cell in cells:
+        for item in cell_checks(record.of_cell(cell.cell_id)):
+            yield {"cell_id": cell.cell_id, "cell": plain(cell.label), "origin": record.origin_of(cell),
+                   "check": plain(item.name), "n": item.n, "passed": item.passed, "worst_error": item.worst,
+                   "limit": item.limit}
+
+
+def operations_table(record: Record, cells: Sequence[Cell]) -> TextTable:
+    """Return the medians of every cell with n and interval; no row for other kinds of trial."""
+    return laid("Operations: medians over trials, not tested", (
+        words("Cell", "cell"),
+        Column("Figure", lambda row: name(f"{row['title']} ({row['unit']})".removesuffix(" ()")), numeric=False),
+        Column("Figures", lambda row: str(row["origin" if row["label"] == "measured" else "label"]), numeric=False),
+        count("n", "n"), figure("Median", "median"), ends("Interval", "median")), measure_rows(record, cells))
+
+
+def checks_table(record: Record, cells: Sequence[Cell]) -> TextTable:
+    """Return the worst error of every check of every cell."""
+    return laid("Checks of the answers", (
+        words("Cell", "cell"), words("Check", "check"), count("Passed", "passed", "n"),
+        Column("Largest error", lambda row: "not finite" if row["worst_error"] is None else
+               rounded(as_number(row["worst_error"]))),
+        figure("Limit", "limit")), check_rows(record, cells))

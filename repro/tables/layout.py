@@ -130,16 +130,9 @@ def rounded(value: float | None, digits: int = 3) -> str:
     return NOTHING if value is None else significant(value, digits)
 
 
-def interval(found: Bounds | None, coverage: str = "", digits: int = 3) -> str:
-    """Format an interval as `0.81 to 0.93 (95 %)`; a dash if there is none.
-
-    Args:
-        coverage: instead of the interval's own level.
-    """
-    if found is None:
-        return NOTHING
-    level = coverage or f"{100 * found.level:.3g} %"
-    return f"{rounded(found.low, digits)} to {rounded(found.high, digits)} ({level})"
+def interval(found: Bounds, digits: int = 3) -> str:
+    """Format an interval as `0.81 to 0.93 (95 %)`."""
+    return f"{rounded(found.low, digits)} to {rounded(found.high, digits)} ({100 * found.level:.3g} %)"
 
 
 def as_markdown(table: TextTable, safe: Callable[[str], str] = escaped) -> str:

@@ -18,19 +18,30 @@ from repro.core import registry
 from repro.core.pattern import flat
 from repro.record.folder.store import Record
 from repro.record.result.remarks import joined
-from repro.record.result.results import Result, figures_of
+from repro.record.result.results import PHASES, Result, figures_of
 from repro.suite.kinds.program import ProgramConfig
 
-from .cell_tables import cell_rows, lane_rows
+from .cell_tables import cell_rows, check_rows, lane_rows, measure_rows
 from .columns import ColumnFacts, column_facts, facts_of_values
-from .operations import check_rows, measure_rows
 from .values import Row, Value, plain
 from .verdicts import claim_rows, comparison_rows, effect_rows, interaction_rows, node_rows, pair_rows
 
 HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
 IN_SECONDS = {name: f"{name}_seconds" for name in ("tta_wall", "tta_train", "tta_cold")}
 """Field of a result -> its column, which has its unit."""
-PHASES = ("train", "eval", "checkpoint", "logging", "other")
+DETAILS = {
+    "bracket_miss_samples": "bracket.miss_samples", "bracket_hit_samples": "bracket.hit_samples",
+    "bracket_miss_seconds": "bracket.miss_wall_seconds", "bracket_hit_seconds": "bracket.hit_wall_seconds",
+    "step_median_seconds": "steps.median_seconds", "step_p95_seconds": "steps.p95_seconds",
+    "straggler_seconds": "steps.straggler_seconds", "busiest_sent_bytes": "traffic.busiest_sent_bytes",
+    "formula_sent_bytes": "traffic.formula.sent_bytes", "exposed_seconds": "traffic.training.exposed_seconds",
+    "overlapped_seconds": "traffic.training.overlapped_seconds",
+    "controller_startup_messages": "controller.startup.messages",
+    "controller_startup_bytes": "controller.startup.bytes",
+    "controller_training_messages": "controller.training.messages",
+    "controller_training_bytes": "controller.training.bytes",
+}
+"""Column -> path of its value in a result."""
 
 MAIN = {
     "trials": ("trial_id", "cell_id", "cell", "seed", "status", "tta_wall_seconds"),
@@ -124,30 +135,9 @@ def _trial(record: Record, item: Result) -> Row:
         row |= {"tokens_to_target": quality.tokens(item.samples_to_target)}
     row |= {f"{name}_seconds": item.phases.get(name) for name in PHASES}
     row |= {"lost_seconds": item.phases.get("lost"), "resumed": len(item.resumed)}
-    bracket = item.bracket
-    row |= {"bracket_miss_samples": bracket.miss_samples if bracket else None,
-            "bracket_hit_samples": bracket.hit_samples if bracket else None,
-            "bracket_miss_seconds": bracket.miss_wall_seconds if bracket else None,
-            "bracket_hit_seconds": bracket.hit_wall_seconds if bracket else None}
-    steps, traffic = item.steps, item.traffic
-    row |= {"step_median_seconds": steps.median_seconds if steps else None,
-            "step_p95_seconds": steps.p95_seconds if steps else None,
-            "straggler_seconds": steps.straggler_seconds if steps else None,
-            "busiest_sent_bytes": traffic.busiest_sent_bytes if traffic else None,
-            "formula_sent_bytes": traffic.formula.sent_bytes if traffic and traffic.formula else None,
-            "exposed_seconds": traffic.training.exposed_seconds if traffic else None,
-            "overlapped_seconds": traffic.training.overlapped_seconds if traffic else None}
-    control = item.controller
-    row |= {"controller_startup_messages": control.startup.messages if control else None,
-            "controller_startup_bytes": control.startup.bytes if control else None,
-            "controller_training_messages": control.training.messages if control else None,
-            "controller_training_bytes": control.training.bytes if control else None}
+    row |= {name: item.at(path) for name, path in DETAILS.items()}
     row |= {f"hash.{name}": plain(item.hashes[name]) if name in item.hashes else None for name in HASHES}
     return row | {"warnings": plain(joined(item.warnings))}
-
-
-def _trials(answers: Findings) -> Iterable[Row]:
-    return (_trial(answers.record, item) for item in answers.record.results)
 
 
 def _evaluations(answers: Findings) -> Iterable[Row]:
@@ -198,11 +188,6 @@ def _environment(answers: Findings) -> Iterable[Row]:
         yield {"name": plain(f"package.{name}"), "value": plain(version)}
 
 
-def _warnings(found: Findings) -> Iterable[Row]:
-    for item in found.warnings:
-        yield {"title": item.title, "about": item.about, "text": plain(item.text), "means": plain(item.consequence)}
-
-
 TABLES: Mapping[str, tuple[str, Callable[[Findings], Iterable[Row]]]] = {
     "about": ("The record", lambda answers: (about(answers) | {"error_budget": answers.error_budget},)),
     "cells": ("One row per cell", cell_rows),
@@ -219,7 +204,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Findings], Iterable[Row]]]] = {
     "lanes": ("One row per lane of a pool", lane_rows),
     "ratios_by_lane": ("One row per verdict and lane of a pool (with unit: node, per node)",
                        lambda answers: node_rows(answers.comparisons, answers.origins)),
-    "trials": ("One row per trial", _trials),
+    "trials": ("One row per trial", lambda answers: (_trial(answers.record, item) for item in answers.record.results)),
     "operations": ("One row per figure of a cell whose trials measure operations",
                    lambda answers: measure_rows(answers.record, answers.record.plan.cells)),
     "checks": ("One row per check of the answers of a cell whose trials measure operations",
@@ -228,7 +213,9 @@ TABLES: Mapping[str, tuple[str, Callable[[Findings], Iterable[Row]]]] = {
     "attempts": ("One row per attempt of a trial, including failed ones", _attempts),
     "parameters": ("One row per setting of a cell", _parameters),
     "environment": ("One row per fact about the machine and its software", _environment),
-    "warnings": ("One row per warning about the machine and the run", _warnings),
+    "warnings": ("One row per warning about the machine and the run", lambda answers: (
+        {"title": item.title, "about": item.about, "text": plain(item.text), "means": plain(item.consequence)}
+        for item in answers.warnings)),
     "skipped": ("One row per combination that did not run", lambda answers: (
         {"cell": plain(item.label), "reason": plain(item.reason)} for item in answers.record.plan.skipped)),
 }

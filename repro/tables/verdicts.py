@@ -35,10 +35,8 @@ def comparison_rows(found: Iterable[Comparison], origins: Mapping[str, str]) -> 
         yield {
             "candidate": item.candidate, "candidate_cell": plain(item.candidate_label), "baseline": item.baseline,
             "baseline_cell": plain(item.baseline_label), "origin": pair_origin(item, origins),
-            "metric": item.metric, "primary": item.primary, "paired": item.paired, "n": item.n, "ratio": item.ratio,
-            **bounds("ratio", item.interval), "speedup": item.speedup, "verdict": item.verdict,
-            "qualifier": item.qualifier.strip(), "refused": item.refused, "because": plain(item.because), "p": item.p,
-            "p_adjusted": item.p_adjusted, "family": item.family, **estimate("welch", item.welch),
+            "metric": item.metric, "primary": item.primary, "paired": item.paired, "n": item.n, **_verdict(item),
+            **estimate("welch", item.welch),
             **estimate("split_samples", item.split.samples if item.split else None),
             **estimate("split_throughput", item.split.throughput if item.split else None),
             "split_words": item.split.words if item.split else None,
@@ -55,6 +53,12 @@ def comparison_rows(found: Iterable[Comparison], origins: Mapping[str, str]) -> 
             "failures": item.failures.words if item.failures else None, "settles": plain(item.settles),
             "differs": plain(item.also), "cautions": plain("; ".join(item.cautions)),
         }
+
+
+def _verdict(item: Comparison) -> Row:
+    return {"ratio": item.ratio, **bounds("ratio", item.interval), "speedup": item.speedup, "verdict": item.verdict,
+            "qualifier": item.qualifier.strip(), "refused": item.refused, "because": plain(item.because), "p": item.p,
+            "p_adjusted": item.p_adjusted, "family": item.family}
 
 
 def pair_origin(item: Comparison, origins: Mapping[str, str]) -> str:
@@ -153,11 +157,7 @@ def effect_rows(found: Sequence[MainEffect], origin: str) -> Iterator[Row]:
         pooled = item.pooled
         yield _effect(item, origin) | {
             "combinations": item.combinations, "incomplete": item.incomplete, "failed": item.failed,
-            "seeds": pooled.n, "ratio": pooled.ratio, **bounds("ratio", pooled.interval),
-            "speedup": pooled.speedup, "verdict": pooled.verdict,
-            "qualifier": pooled.qualifier.strip(), "refused": pooled.refused,
-            "because": plain(pooled.because), "p": pooled.p, "p_adjusted": pooled.p_adjusted,
-            "family": pooled.family, "settles": plain(pooled.settles),
+            "seeds": pooled.n, **_verdict(pooled), "settles": plain(pooled.settles),
             "depends_on": plain(", ".join(dict.fromkeys(other.factor for other in item.flagged))),
             "differs": plain(pooled.also), "cautions": plain("; ".join(pooled.cautions))}
 
@@ -210,14 +210,12 @@ def claim_table(found: Sequence[Claim], origins: Mapping[str, str]) -> TextTable
     return laid(f"Claims of quality: {name(found[0].statement)}" if found else "", (
         words("Cell", "cell"), words("Figures", "origin"), count("Runs", "n", "declared"), decimals("Mean", "mean", 5),
         Column("Interval", _ends), decimals("Standard deviation", "deviation", 5), figure("p, one-sided", "p", 2),
-        figure("alpha", "alpha", 2), Column("Claim", _claim, numeric=False)), claim_rows(found, origins))
+        figure("alpha", "alpha", 2),
+        Column("Claim", lambda row: str(row["verdict"]) if row["verdict"] == "supported" else
+               f"{row['verdict']}: {name(str(row['because']))}", numeric=False)), claim_rows(found, origins))
 
 
 def _ends(row: Row) -> str:
     if row["mean_low"] is None or row["mean_level"] is None:
         return NOTHING
     return f"{row['mean_low']:.5f} to {row['mean_high']:.5f} ({100 * float(row['mean_level']):.3g} %)"
-
-
-def _claim(row: Row) -> str:
-    return str(row["verdict"]) if row["verdict"] == "supported" else f"{row['verdict']}: {name(str(row['because']))}"

@@ -296,7 +296,7 @@ def check_that_wash_outs_are_verified(found: Record) -> None:
     plan, attempts, ran = found.plan, found.attempts, found.wash_outs
 
     def told(*wash_outs: Attempt, plan: Plan = plan) -> str:
-        return " ".join(item.what for item in wrong_wash_outs(plan, attempts, wash_outs, ()))
+        return " ".join(wrong_wash_outs(plan, attempts, wash_outs, ()))
 
     assert told(*ran) == ""
     assert "no wash-out is listed before" in told(*ran[1:])

@@ -36,8 +36,7 @@ def setting(facts: Facts) -> Judged:
     """NEU2."""
     if not facts.data:
         return untold(facts, "no data set is named")
-    unsplit = [item.name for item in facts.data if item.train_samples is None or item.eval_samples is None]
-    if unsplit:
+    if unsplit := [item.name for item in facts.data if item.train_samples is None or item.eval_samples is None]:
         return lacks(facts, f"sizes of the split unknown: {join(unsplit)}")
     verdict, evidence = hyperparameters(facts)
     splits = join(f"{item.name}: {item.train_samples} to train, {item.eval_samples} to evaluate"
@@ -50,13 +49,11 @@ def error_bars(facts: Facts) -> Judged:
     ran = [cell for cell in facts.cells if cell.runs]
     if not ran:
         return lacks(facts, "there is no run")
-    single = [cell.label for cell in ran if len(cell.runs) < 2]
-    if single:
+    if single := [cell.label for cell in ran if len(cell.runs) < 2]:
         return "fail", f"a single run gives no error bar: {join(single)}"
     if any(run.seed is None for cell in ran for run in cell.runs):
         return lacks(facts, "what varies between the runs of a cell (their seed?) is not stated")
-    same = [cell.label for cell in ran if len({run.seed for run in cell.runs}) < 2]
-    if same:
+    if same := [cell.label for cell in ran if len({run.seed for run in cell.runs}) < 2]:
         return "fail", f"all runs have one seed, so nothing varies that an error bar could show: {join(same)}"
     if repeated := [cell.repeated for cell in ran if cell.repeated]:
         return "fail", f"an error bar would be that of repeated trainings: {join(repeated)}"
@@ -113,8 +110,7 @@ def functional(facts: Facts) -> Judged:
         return "fail", f"not complete: {count(facts.missing, 'planned run')} without a result"
     if facts.parity == "failed":
         return "fail", "not consistent: the parity gate found engines that train differently"
-    broken = [run.name for _, run in facts.runs if run.reached is None]
-    if broken:
+    if broken := [run.name for _, run in facts.runs if run.reached is None]:
         return "fail", f"not exercisable: {many(broken, 'run')} crashed or was invalid: " \
                        f"{join(broken)}"
     if facts.ungated:

@@ -25,7 +25,6 @@ class RunFacts:
     name: str
     reached: bool | None
     """It reached its target; None: unknown, because the run failed."""
-    status: str
     seconds: float | None = None
     """To the target, evaluation on the clock."""
     epochs: float | None = None

@@ -3,9 +3,7 @@ the others without one. The paper has no list of ten: F4 to F10 are this project
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from repro.audit.rules.facts import HYPERPARAMETERS, CellFacts, DataFacts, Facts, RunFacts
+from repro.audit.rules.facts import HYPERPARAMETERS, CellFacts, DataFacts, Facts
 from repro.audit.rules.rule import ALWAYS, Judged, Rule, count, join, lacks, many, untold
 from repro.compare import Comparison
 
@@ -44,15 +42,13 @@ def hyperparameters(facts: Facts) -> Judged:
     if not facts.cells:
         return "cannot tell", "there is no cell"
     gaps = {name: sum(name not in cell.hyperparameters for cell in facts.cells) for name in HYPERPARAMETERS}
-    lacking = [f"{name} ({number} of {many(facts.cells, 'cell')})" for name, number in gaps.items() if number]
-    if lacking:
+    if lacking := [f"{name} ({number} of {many(facts.cells, 'cell')})" for name, number in gaps.items() if number]:
         return untold(facts, f"not stated: {', '.join(lacking)}")
     return "pass", f"{len(HYPERPARAMETERS)} of {len(HYPERPARAMETERS)} stated for all {many(facts.cells, 'cell')}: " \
                    f"{', '.join(HYPERPARAMETERS)}"
 
 
 def _no_scaling(facts: Facts) -> Judged | None:
-    """Return the verdict if there is no scaling to judge, else None."""
     if facts.contrasts is None:
         return "not applicable", "no speed-up is stated"
     counts = {cell.workers for cell in facts.cells}
@@ -70,16 +66,13 @@ def single_worker(facts: Facts) -> Judged:
         return found
     several = [cell for cell in facts.cells if (cell.workers or 0) > 1]
     singles = [cell for cell in facts.cells if cell.workers == 1]
-    unstated = [cell.label for cell in facts.cells if cell.model is None or cell.target is None]
-    if unstated:
+    if unstated := [cell.label for cell in facts.cells if cell.model is None or cell.target is None]:
         return "cannot tell", f"model or target not stated: {join(unstated)}"
     bases = {(one.model, one.target) for one in singles}
-    alone = [cell.label for cell in several if (cell.model, cell.target) not in bases]
-    if alone:
+    if alone := [cell.label for cell in several if (cell.model, cell.target) not in bases]:
         return "fail", f"no single-worker cell of the same model and target for {len(alone)} of " \
                        f"{many(several, 'cell')}: {join(alone)}"
-    missed = [one.label for one in singles if one.reached == 0]
-    if missed:
+    if missed := [one.label for one in singles if one.reached == 0]:
         return "fail", f"the single-worker baseline never reached the target: {join(missed)}"
     return "pass", f"{many(several, 'cell')} of several workers against {join(one.label for one in singles)}, " \
                    "of the same model and target"
@@ -120,8 +113,7 @@ def full_training(facts: Facts) -> Judged:
         return lacks(facts, "there is no run")
     if not reached:
         return "fail", f"not one of {many(facts.runs, 'run')} reached its target, so there is no time to train"
-    lacking = [run.name for run in reached if run.seconds is None or run.epochs is None]
-    if lacking:
+    if lacking := [run.name for run in reached if run.seconds is None or run.epochs is None]:
         return untold(facts, f"time or epochs to the target unknown for {len(lacking)} of {many(reached, 'run')}")
     never = [cell.label for cell in facts.cells if cell.runs and cell.reached == 0]
     rest = f"; never: {join(never)}" if never else ""
@@ -133,8 +125,7 @@ def hardware(facts: Facts) -> Judged:
     if facts.hardware is None:
         return lacks(facts, facts.no_hardware)
     several = facts.several
-    unknown = [cell.label for cell in several if cell.bandwidth is None and not cell.loopback]
-    if unknown:
+    if unknown := [cell.label for cell in several if cell.bandwidth is None and not cell.loopback]:
         what = facts.interconnect or "interconnect not stated"
         return lacks(facts, f"{facts.hardware}; {what}: bandwidth not recorded for {len(unknown)} of "
                              f"{many(several, 'cell')} of several workers")
@@ -156,8 +147,7 @@ def same_batch(facts: Facts) -> Judged:
     for cell in facts.cells:
         alike = (cell.global_batch, cell.others)
         fewest[alike] = min(fewest.get(alike, cell.workers or 0), cell.workers or 0)
-    only = [cell.label for cell in scaled if fewest[cell.global_batch, cell.others] == cell.workers]
-    if only:
+    if only := [cell.label for cell in scaled if fewest[cell.global_batch, cell.others] == cell.workers]:
         return "fail", f"workers and batch grow together, with no cell of fewer workers at the same batch and " \
                        f"otherwise equal, for {len(only)} of {many(scaled, 'cell')}: {join(only)}"
     batches = sorted({cell.global_batch for cell in facts.cells if cell.global_batch is not None})
@@ -181,7 +171,10 @@ def single_model(facts: Facts) -> Judged:
 def _one_view(facts: Facts) -> Judged:
     runs = facts.ended
     known, data = sum(bool(run.weights) for run in runs), facts.data or ()
-    described = f"{known} of {many(runs, 'run')} end in one set of weights, whose hash is recorded" + _on_ranks(runs)
+    every = sum(run.every_rank is True for run in runs)
+    on_ranks = f" ({every} of them compared on every rank)" if every < len(runs) else (
+        ", equal on every rank" if runs else "")
+    described = f"{known} of {many(runs, 'run')} end in one set of weights, whose hash is recorded{on_ranks}"
     if several := [item.name for item in data if (item.test_views or 0) > 1]:
         return "fail", f"an evaluation shows each test sample several times: {join(several)}"
     silent = [item.name for item in data if item.test_views is None]
@@ -192,14 +185,6 @@ def _one_view(facts: Facts) -> Judged:
         return "cannot tell", described
     return "pass", f"{described}; the workload states that an evaluation shows each test sample once, as it is: " \
                    f"{join(item.name for item in data)}"
-
-
-def _on_ranks(runs: Sequence[RunFacts]) -> str:
-    """Return on how many runs the hash speaks for every rank, not only for the one that wrote it."""
-    every = sum(run.every_rank is True for run in runs)
-    if every == len(runs):
-        return ", equal on every rank" if runs else ""
-    return f" ({every} of them compared on every rank)"
 
 
 def communication(facts: Facts) -> Judged:

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.audit.rules.facts import CellFacts, DataFacts, Facts, RunFacts
-from repro.compare import Summary
 from repro.compare.evidence.repeated import repeated_in
 from repro.compare.findings import findings
 from repro.core.frozen import canonical
 from repro.record.derive.trial_log import reached
-from repro.record.environment.environment import DataSet, Environment
+from repro.record.environment.environment import DataSet
 from repro.record.folder.store import Record
 from repro.record.result.remarks import joined
 from repro.record.result.results import Result
@@ -41,7 +40,7 @@ def record_facts(record: Record) -> Facts:
     for item in sorted(record.results, key=lambda result: result.repeat):
         by_cell.setdefault(item.cell_id, []).append(item)
     found = findings(record)
-    compared = found.comparisons
+    compared, devices = found.comparisons, ", ".join(environment.devices) or environment.device
     return Facts(
         origin="record", title=plan.suite.suite,
         programs=all(isinstance(cell.choices, ProgramConfig) for cell in plan.cells),
@@ -50,7 +49,8 @@ def record_facts(record: Record) -> Facts:
         comparisons=compared, contrasts=tuple((item.candidate, item.baseline) for item in compared),
         declared=plan.suite.primary is not None or bool(plan.suite.contrasts), declared_effects=plan.suite.contrasts,
         data=tuple(_data(item) for item in environment.data),
-        hardware=_hardware(environment), interconnect=environment.interconnect or None,
+        hardware=f"{environment.cpu}, {environment.cores} cores, {devices}" if environment.cpu else None,
+        interconnect=environment.interconnect or None,
         software=tuple(f"{name} {version}" for name, version in environment.libraries.items()),
         system=f"{environment.system}, {environment.python}", commit=environment.commit, dirty=environment.dirty,
         varied=tuple(plan.suite.matrix), skipped=tuple((item.label, item.reason) for item in plan.skipped),
@@ -77,7 +77,9 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
         hyperparameters=_of_training(choices, results) if isinstance(choices, TrainingConfig) else
         _of_program(choices) if isinstance(choices, ProgramConfig) else {},
         determinism=None if isinstance(choices, ProgramConfig) else choices.repeatability,
-        planned=record.due_of(cell.cell_id), interval=_has_interval(summary), median=summary.median,
+        planned=record.due_of(cell.cell_id), median=summary.median,
+        # Of the median or, if runs missed, of the restricted mean or the success rate.
+        interval=summary.interval is not None or (summary.n > max(1, summary.ok) and summary.success is not None),
         bandwidth=min((item.network.slowest for item in results if item.network), default=None),
         loopback=record.environment.device == "cpu" and not record.nodes.nodes
         and all(item.network is None for item in results),
@@ -85,20 +87,12 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
     )
 
 
-def _has_interval(summary: Summary) -> bool:
-    """Return whether the median has an interval or, if runs missed, the restricted mean or the success rate."""
-    if summary.interval is not None:
-        return True
-    missed = summary.n - summary.ok
-    return missed > 0 and summary.n > 1 and summary.success is not None
-
-
 def _run(master_seed: int, item: Result, stop: AnyStop) -> RunFacts:
     wall = [point.wall_seconds for point in item.curve]
     traffic = item.traffic
     return RunFacts(
-        name=item.trial_id, reached=_reached(item, stop), status=item.status,
-        seconds=item.tta_wall, epochs=item.epochs_to_target, quality=item.best if item.best is not None else item.final,
+        name=item.trial_id, reached=_reached(item, stop), seconds=item.tta_wall, epochs=item.epochs_to_target,
+        quality=item.best if item.best is not None else item.final,
         throughput=item.samples_per_second, seed=f"{master_seed}/{item.repeat}", drawn=_drawn(item.hashes),
         weights="final_weights" in item.hashes, every_rank=item.every_rank, initial=item.hashes.get("init_weights"),
         unexplained=item.conservation_error, backwards=wall != sorted(wall), stamped=item.run_seconds is not None,
@@ -156,11 +150,6 @@ def _data(item: DataSet) -> DataFacts:
         eval_samples=item.eval_samples, licence=item.licence or None, source=item.source or None,
         synthetic=item.synthetic, test_views=item.test_views,
     )
-
-
-def _hardware(environment: Environment) -> str | None:
-    devices = ", ".join(environment.devices) or environment.device
-    return f"{environment.cpu}, {environment.cores} cores, {devices}" if environment.cpu else None
 
 
 def _parity(found: Mapping[str, Any] | None) -> str | None:

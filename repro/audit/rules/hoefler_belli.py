@@ -22,8 +22,7 @@ def base_case(facts: Facts) -> Judged:
     if not facts.contrasts:
         return lacks(facts, f"{many(facts.cells, 'cell')} and no named base case")
     bases = [facts.cell(name) for name in dict.fromkeys(baseline for _, baseline in facts.contrasts)]
-    never = [cell.label for cell in bases if cell.median is None]
-    if never:
+    if never := [cell.label for cell in bases if cell.median is None]:
         return lacks(facts, f"no absolute time of the base case (its median is not reached): {join(never)}")
     if any(cell.workers is None for cell in bases):
         return "cannot tell", "the number of processes of the base case is not stated"
@@ -81,8 +80,7 @@ def determinism(facts: Facts) -> Judged:
     ran = [cell for cell in facts.cells if cell.runs]
     if not ran:
         return lacks(facts, "there is no run")
-    without = [f"{cell.label} ({many(cell.runs, 'run')})" for cell in ran if cell.interval is False]
-    if without:
+    if without := [f"{cell.label} ({many(cell.runs, 'run')})" for cell in ran if cell.interval is False]:
         return "fail", f"no 95 % interval for {len(without)} of {many(ran, 'cell')} (the median needs 6 runs): " \
                        f"{join(without)}"
     if unstated := [cell.label for cell in ran if cell.determinism is None and facts.whole]:
@@ -134,8 +132,7 @@ def sound_test(facts: Facts) -> Judged:
             if item.verdict in DECIDED and item.interval is None and item.p is None]
     if bare:
         return "fail", f"a verdict without an interval or a test: {join(bare)}"
-    untested = [item for item in facts.comparisons if item.interval is None and item.p is None]
-    if untested:
+    if untested := [item for item in facts.comparisons if item.interval is None and item.p is None]:
         return "fail", f"{len(untested)} of {many(facts.comparisons, 'comparison')} with neither interval nor " \
                        f"test: {untested[0].candidate_label}: {untested[0].because}"
     family = max(item.family for item in facts.comparisons)
@@ -149,8 +146,7 @@ def percentiles(facts: Facts) -> Judged:
         return lacks(facts, "there is no run")
     if any(run.steps is None for run in runs):
         return "cannot tell", "step times are not stated"
-    bare = sum(not run.steps for run in runs)
-    if bare:
+    if bare := sum(not run.steps for run in runs):
         return untold(facts, f"no percentiles of step times in {bare} of {many(runs, 'run')}")
     return "pass", f"median and 95th percentile of {facts.timed} times in all {many(runs, 'run')}"
 
@@ -174,8 +170,7 @@ def synchronisation(facts: Facts) -> Judged:
         return "not applicable", "no run has several workers"
     if any(run.steps is None for run in runs):
         return "cannot tell", "the summary of times over workers is not stated"
-    bare = sum(not run.steps for run in runs)
-    if bare:
+    if bare := sum(not run.steps for run in runs):
         return untold(facts, f"no times over ranks in {bare} of {many(runs, 'run')} of several workers")
     where = "before each operation" if facts.measurements else "at evaluations"
     return "pass", f"{many(runs, 'run')} of several workers: all ranks synchronise {where}, a timed " \
@@ -205,8 +200,7 @@ def plots(facts: Facts) -> Judged:
         return lacks(facts, "there is no run")
     if any(run.points is None for run in runs):
         return "cannot tell", "plots are not stated"
-    bare = sum(not run.points for run in runs)
-    if bare:
+    if bare := sum(not run.points for run in runs):
         return lacks(facts, f"no curve for {bare} of {many(runs, 'run')}")
     points = sum(run.points or 0 for run in runs)
     return "pass", f"every evaluation is recorded: {points} points of {many(runs, 'run')}"

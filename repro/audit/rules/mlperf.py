@@ -28,8 +28,7 @@ def fixed_target(facts: Facts) -> Judged:
     by_model: dict[str, set[str]] = {}
     for cell in facts.cells:
         by_model.setdefault(cell.model or "", set()).add(cell.target or "")
-    several = [sorted(targets) for targets in by_model.values() if len(targets) > 1]
-    if several:
+    if several := [sorted(targets) for targets in by_model.values() if len(targets) > 1]:
         return "fail", f"one model, several targets: {join(several[0])}"
     found = sorted({target for targets in by_model.values() for target in targets})
     return "pass", f"one target for each of {many(by_model, 'model')}: {join(found)}"
@@ -75,13 +74,11 @@ def distinct_seeds(facts: Facts) -> Judged:
     """MLP4."""
     if not facts.runs:
         return lacks(facts, "there is no run")
-    twice = [cell.label for cell in facts.cells if _repeated(cell)]
-    if twice:
+    if twice := [cell.label for cell in facts.cells if _repeated(cell)]:
         return "fail", f"two runs of one cell share their seed or the numbers drawn from it: {join(twice)}"
     if repeated := [cell.repeated for cell in facts.cells if cell.repeated]:
         return "fail", join(repeated)
-    unstated = sum(run.seed is None for _, run in facts.runs)
-    if unstated:
+    if unstated := sum(run.seed is None for _, run in facts.runs):
         return lacks(facts, f"no seed logged in {unstated} of {many(facts.runs, 'run')}")
     drawn = sum(run.drawn is not None for _, run in facts.runs)
     rest = f"; {drawn} with a hash of the weights and the order drawn from them" if drawn else ""
@@ -103,8 +100,7 @@ def no_pausing(facts: Facts) -> Judged:
         return "fail", f"the clock went backwards in {many(back, 'run')}: {join(back)}"
     if any(run.stamped is None for run in timed):
         return "cannot tell", "the start and stop of the clock are not stated"
-    lost = [run for run in timed if (run.unexplained or 0) > CONSERVATION_TOLERANCE]
-    if lost:
+    if lost := [run for run in timed if (run.unexplained or 0) > CONSERVATION_TOLERANCE]:
         worst = max(run.unexplained or 0 for run in lost)
         return "fail", f"up to {worst:.1%} of the clock is missing from its parts in {many(lost, 'run')} (limit " \
                        f"{CONSERVATION_TOLERANCE:.0%})"
@@ -122,8 +118,7 @@ def no_picking(facts: Facts) -> Judged:
     if facts.attempts is None:
         return "cannot tell", "this source does not show which runs were started"
     shown = {run.name for _, run in facts.runs}
-    unlisted = shown - {item.trial_id for item in facts.attempts}
-    if unlisted:
+    if unlisted := shown - {item.trial_id for item in facts.attempts}:
         return "fail", f"{many(unlisted, 'result')} without a line in the ledger: {join(sorted(unlisted))}"
     last: dict[str, int] = {}
     for item in facts.attempts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from repro.core.machine import rank_threads
 from repro.record.log.facts import Apart, FinalFacts, LedgerNote, RankLedger, StepAgain, StepsAgain
@@ -35,29 +35,24 @@ def requested(choices: TrainingConfig) -> dict[str, str]:
         "weight_dtype": precision.weights,
         "gradient_dtype": precision.weights,
         "master_dtype": "float32",
-        "comm_dtype": _sent(choices, precision),
+        # PowerSGD's factors, and the gradients of its first steps, are as wide as the gradients.
+        "comm_dtype": {"fp16": "float16", "bf16": "bfloat16"}.get(choices.compression, precision.weights),
         "tf32": "on" if precision.tf32 else "off",
-        "compression": choices.compression,
+        "compression": f"powersgd rank {choices.compression_rank}" if choices.compression == "powersgd" else
+                       choices.compression,
         "preconditioner": choices.preconditioner.get(Preconditioner).title,
         **model_options.requested(choices.model_options),
+        "input_workers": str(choices.input.workers), "input_ahead": str(choices.input.depth),
+        "input_order": choices.input.order,
     }
-    wanted |= {"input_workers": str(choices.input.workers), "input_ahead": str(choices.input.depth),
-               "input_order": choices.input.order}
     if chosen := choices.workload.get(Workload).selection_sha256:
         wanted["selection"] = chosen
-    if choices.compression == "powersgd":
-        wanted["compression"] = f"powersgd rank {choices.compression_rank}"
     if choices.overlap is not None:
         wanted["overlap"] = "on" if choices.overlap else "off"
     if choices.eval_batch is not None:
         wanted["eval_batch"] = str(choices.eval_batch_size)
     stage = choices.engine.get(Engine).zero_stage()
     return wanted if stage is None else wanted | {"zero_stage": str(stage)}
-
-
-def _sent(choices: TrainingConfig, precision: Precision) -> str:
-    """PowerSGD's factors, and the gradients of its first steps, are as wide as the gradients."""
-    return {"fp16": "float16", "bf16": "bfloat16"}.get(choices.compression, precision.weights)
 
 
 def mismatches(choices: TrainingConfig, effective: Mapping[str, str], settings: Mapping[str, str]) -> list[Unlike]:
@@ -79,11 +74,10 @@ def mismatches(choices: TrainingConfig, effective: Mapping[str, str], settings: 
     return [*found, *_scaling(choices, effective), *_algorithm(choices, effective)]
 
 
-def _scaling(choices: TrainingConfig, effective: Mapping[str, str]) -> list[Unlike]:
+def _scaling(choices: TrainingConfig, effective: Mapping[str, str]) -> Iterator[Unlike]:
     wanted, scale = choices.precision.get(Precision).loss_scaling is not None, effective.get("loss_scale", UNKNOWN)
-    if scale == UNKNOWN or wanted == (scale != "none"):
-        return []
-    return [Unlike(name="loss scale", wanted=wanted, ran=scale)]
+    if scale != UNKNOWN and wanted != (scale != "none"):
+        yield Unlike(name="loss scale", wanted=wanted, ran=scale)
 
 
 def _algorithm(choices: TrainingConfig, effective: Mapping[str, str]) -> list[Unlike]:
@@ -227,12 +221,11 @@ def _apart(ledgers: Sequence[RankLedger]) -> list[Contradicted]:
             for what, every in (("ranks", found), ("masks", alike)) for step, rank in sorted(every)[:1]]
 
 
-def _narrow_masters(choices: TrainingConfig, facts: FinalFacts) -> list[NarrowMasters]:
-    if facts.wide_share >= LEAST_WIDE_SHARE:
-        return []
-    precision = choices.precision.get(Precision)
-    narrow = {"float16": "float16"}.get(precision.autocast or precision.weights, "bfloat16")
-    return [NarrowMasters(share=facts.wide_share, dtype=narrow)]
+def _narrow_masters(choices: TrainingConfig, facts: FinalFacts) -> Iterator[NarrowMasters]:
+    if facts.wide_share < LEAST_WIDE_SHARE:
+        precision = choices.precision.get(Precision)
+        narrow = "float16" if (precision.autocast or precision.weights) == "float16" else "bfloat16"
+        yield NarrowMasters(share=facts.wide_share, dtype=narrow)
 
 
 def _other_evaluations(choices: TrainingConfig, facts: FinalFacts) -> list[OtherEvaluation]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -90,39 +90,31 @@ def _judged(
     trial: Trial, log: TrialLog, status: Status, reasons: tuple[Reason, ...]
 ) -> tuple[Status, tuple[Reason, ...]]:
     """Make a trial invalid if it trained to its end, but with other data or settings than requested."""
-    if not meaning(status).logged:
-        return status, reasons
+    wrong = tuple(_unlike_requested(trial, log)) if meaning(status).logged else ()
+    return ("invalid", wrong) if wrong else (status, reasons)
+
+
+def _unlike_requested(trial: Trial, log: TrialLog) -> Iterator[Reason]:
+    if fed := log.last(schema.Fed):
+        yield from (OtherData(what=kind) for kind, equal in fed.as_seeded.model_dump().items() if not equal)
+    if short := next((event for event in log.all(schema.Evaluation) if event.evaluated is not None), None):
+        yield ShortEvaluation(samples=short.samples_count, evaluated=short.evaluated,
+                              wanted=trial.training.workload.get(Workload).eval_samples)
     effective, facts = log.mapping(schema.EffectiveSettings), log.facts()
     kept, again = log.last(schema.LedgerKept), log.last(schema.StepsRepeated)
-    wrong: list[Reason] = [*_wrong_data(log), *_short_evaluations(trial, log),
-             *mismatches(trial.training, effective, log.mapping(schema.Settings)),
-             *find_contradictions(kept.value if kept else ()),
-             *find_other_steps(trial.training, again.value if again else None),
-             *(find_failures(trial.training, facts, effective) if facts else ())]
-    return ("invalid", tuple(wrong)) if wrong else (status, reasons)
-
-
-def _wrong_data(log: TrialLog) -> list[OtherData]:
-    """Return the differences between the consumed data and the seed."""
-    event = log.last(schema.Fed)
-    seeded = event.as_seeded.model_dump() if event is not None else {}
-    return [OtherData(what=kind) for kind, equal in seeded.items() if not equal]
-
-
-def _short_evaluations(trial: Trial, log: TrialLog) -> list[ShortEvaluation]:
-    """Return the first evaluation that lost or repeated samples."""
-    wanted = trial.training.workload.get(Workload).eval_samples
-    return [ShortEvaluation(samples=event.samples_count, evaluated=event.evaluated, wanted=wanted)
-            for event in log.all(schema.Evaluation) if event.evaluated is not None][:1]
+    yield from mismatches(trial.training, effective, log.mapping(schema.Settings))
+    yield from find_contradictions(kept.value if kept else ())
+    yield from find_other_steps(trial.training, again.value if again else None)
+    if facts:
+        yield from find_failures(trial.training, facts, effective)
 
 
 def _measured(trial: Trial, log: TrialLog, points: Sequence[Point]) -> dict[str, Any]:
     """Return the figures that need no target: phases, throughput, step times, memory, traffic."""
     stop = trial.training.stop
     found: dict[str, Any] = {"steps": step_times(trial, log), **_input_wait(trial, log), **read_quality(points, stop),
-                             "init_seconds": read_init_seconds(log)}
+                             "init_seconds": read_init_seconds(log), "peak_bytes": _peak_bytes(log)}
     found["compile_seconds"] = compiled.seconds if (compiled := log.last(schema.Compilation)) else None
-    found["peak_bytes"] = _peak_bytes(log)
     if states := log.last(schema.StateMemory):
         found["state_bytes"] = states.value
     if protocol := log.last(schema.ServerProtocol):
@@ -191,67 +183,57 @@ def _counted_samples(trial: Trial, log: TrialLog) -> int | None:
     return sum(len(block.seconds) for block in log.all(schema.StepBlock)) * trial.training.batch.global_
 
 
-def _log_faults(trial: Trial, log: TrialLog, points: Sequence[Point]) -> list[Warned]:
-    """Return the faults that an unmodified log never has."""
+def _log_faults(trial: Trial, log: TrialLog, points: Sequence[Point]) -> Iterator[Warned]:
+    """Yield the faults that an unmodified log never has."""
     counted = _counted_samples(trial, log)
     wanted = points[-1].samples if points else None
     if (stop := log.last(schema.RunStop)) and not points and not trial.training.stop.has_target:
         wanted = stop.samples_count  # by its own account
-    found: list[Warned] = []
     if counted is not None and wanted is not None and counted != wanted:
-        found.append(StepsMissing(counted=counted, wanted=wanted))
+        yield StepsMissing(counted=counted, wanted=wanted)
     if any(later.wall_seconds < earlier.wall_seconds for earlier, later in pairwise(points)):
-        found.append(ClockBackwards())
-    return found
+        yield ClockBackwards()
 
 
-def _of_figures(measured: Mapping[str, Any]) -> list[Warned]:
-    """Return the warnings that follow from figures of the result."""
-    found: list[Warned] = []
+def _of_figures(measured: Mapping[str, Any]) -> Iterator[Warned]:
+    """Yield the warnings that follow from figures of the result."""
     error, observer = measured.get("conservation_error"), measured.get("observer_effect")
     if error is not None and error > CONSERVATION_TOLERANCE:
-        found.append(Unexplained(share=error))
+        yield Unexplained(share=error)
     if observer is not None and observer > LOGGING_LIMIT:
-        found.append(SlowLogging(share=observer))
+        yield SlowLogging(share=observer)
     if excess := init_excess(measured.get("init_seconds")):
-        found.append(LongInitialisation(excess_seconds=excess))
+        yield LongInitialisation(excess_seconds=excess)
     wall, other = measured.get("run_seconds"), measured.get("phases", {}).get("other", 0.0)
     if wall and other > OTHER_SHARE * wall:
-        found.append(Unassigned(share=other / wall))
+        yield Unassigned(share=other / wall)
     protocol: Protocol | None = measured.get("protocol")
     if protocol is not None and protocol.lost:
-        found.append(WorkersLost(ranks=protocol.lost, left=protocol.workers - len(protocol.lost)))
-    return found
+        yield WorkersLost(ranks=protocol.lost, left=protocol.workers - len(protocol.lost))
 
 
-def _of_events(log: TrialLog) -> list[Warned]:
-    """Return the warnings about checkpoints that were not written, and graphs that were compiled late."""
-    skipped = [event for event in log.all(schema.CheckpointWritten) if event.skipped]
-    found: list[Warned] = [CheckpointsSkipped(count=len(skipped), step=event.step, problem=event.skipped)
-                           for event in skipped[:1]]
+def _of_events(log: TrialLog) -> Iterator[Warned]:
+    """Yield the warnings about checkpoints that were not written, and graphs that were compiled late."""
+    if skipped := [event for event in log.all(schema.CheckpointWritten) if event.skipped]:
+        yield CheckpointsSkipped(count=len(skipped), step=skipped[0].step, problem=skipped[0].skipped)
     late = log.last(schema.CompiledLate)
     if late is not None and (graphs := max((rank.graphs for rank in late.value), default=0)):
-        found.append(CompiledLate(graphs=graphs, seconds=max(rank.seconds for rank in late.value)))
-    return found
+        yield CompiledLate(graphs=graphs, seconds=max(rank.seconds for rank in late.value))
 
 
-def _doubts(trial: Trial, log: TrialLog, points: Sequence[Point], measured: Mapping[str, Any]) -> list[Warned]:
-    """Return the warnings about what the harness checked at the end, and about times that cannot be."""
+def _doubts(trial: Trial, log: TrialLog, points: Sequence[Point], measured: Mapping[str, Any]) -> Iterator[Warned]:
+    """Yield the warnings about what the harness checked at the end, and about times that cannot be."""
     facts = log.facts()
     if facts is None:
-        return []
-    phases, samples = measured.get("phases", {}), measured.get("samples", 0)
+        return
+    yield from unchecked(facts)
     again = log.last(schema.StepsRepeated)
-    problem = f"the steps after the trial: {again.value.problem}" if again and again.value.problem else ""
-    return [*unchecked(facts), *([NotChecked(problem=problem)] if problem else []),
-            *slow_evaluation(trial.training, phases, samples, len(points)),
-            *block_gap(_block_gap(log), measured.get("run_seconds"))]
-
-
-def _block_gap(log: TrialLog) -> float:
-    """Return the seconds that blocks of steps took longer than the sum of their steps."""
-    event = log.last(schema.Phases)
-    return event.train - _stepped(log) if event is not None else 0.0
+    if again and again.value.problem:
+        yield NotChecked(problem=f"the steps after the trial: {again.value.problem}")
+    phases, samples = measured.get("phases", {}), measured.get("samples", 0)
+    yield from slow_evaluation(trial.training, phases, samples, len(points))
+    if clocked := log.last(schema.Phases):  # its blocks may have taken longer than their steps
+        yield from block_gap(clocked.train - _stepped(log), measured.get("run_seconds"))
 
 
 def _stepped(log: TrialLog) -> float:

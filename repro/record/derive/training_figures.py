@@ -23,7 +23,7 @@ from repro.record.log.schema import (
     StepBlock,
     TrafficCounted,
 )
-from repro.record.result.parts import Controller, Exchange, Frames, Spent, Traffic
+from repro.record.result.parts import Controller, Exchange, Frames, RankTraffic, Spent, Traffic
 from repro.record.result.results import Steps
 from repro.suite.model import Trial
 
@@ -39,7 +39,9 @@ def training_figures(trial: Trial, log: TrialLog, per_second: float | None) -> d
     Args:
         per_second: training samples a second of all ranks.
     """
-    found = _whole_steps(trial, log) | memory_figures(log)
+    found = memory_figures(log)
+    if len(whole := _timed(trial, log, "whole_seconds")):
+        found |= {"step_seconds": float(np.median(whole)), "step_seconds_mean": float(np.mean(whole))}
     event = log.last(ModelStated)
     if event is None:
         return found
@@ -71,8 +73,7 @@ def samples_per_second(trial: Trial, log: TrialLog, samples: int, train_seconds:
 
 def step_times(trial: Trial, log: TrialLog) -> Steps | None:
     """Return the step times, without input where the clock tells the two apart; None if no step was timed."""
-    slowest = _timed(trial, [value for block in log.all(RankSteps) for value in block.slowest_seconds])
-    fastest = _timed(trial, [value for block in log.all(RankSteps) for value in block.fastest_seconds])
+    slowest, fastest = (_timed(trial, log, f"{rank}_seconds") for rank in ("slowest", "fastest"))
     if not len(slowest):
         return None
     return Steps(
@@ -81,16 +82,10 @@ def step_times(trial: Trial, log: TrialLog) -> Steps | None:
     )
 
 
-def _whole_steps(trial: Trial, log: TrialLog) -> dict[str, Any]:
-    timed = _timed(trial, [value for block in log.all(RankSteps) for value in block.whole_seconds])
-    if not len(timed):
-        return {}
-    return {"step_seconds": float(np.median(timed)), "step_seconds_mean": float(np.mean(timed))}
-
-
-def _timed(trial: Trial, steps: list[float]) -> np.ndarray:
-    """Return the figures of the timed steps among those of all steps [steps]."""
-    return np.asarray(steps[trial.choices.stop.warmup:])
+def _timed(trial: Trial, log: TrialLog, field: str) -> np.ndarray:
+    """Return a field of `RankSteps` for the timed steps among all steps [steps]."""
+    every = [value for block in log.all(RankSteps) for value in getattr(block, field)]
+    return np.asarray(every[trial.choices.stop.warmup:])
 
 
 def memory_figures(log: TrialLog) -> dict[str, Any]:
@@ -112,16 +107,17 @@ def read_traffic(log: TrialLog) -> Traffic | None:
         return None
     ranks = tuple(rank for rank in event.value if rank)
     sent = [rank.sent_bytes for rank in ranks]
-    means = {part: plain_sum(getattr(rank, part) for rank in ranks) / len(ranks)
-             for part in ("exposed_seconds", "overlapped_seconds", "busy_seconds")}
     return Traffic(
         ranks=ranks, busiest_rank=sent.index(max(sent)), busiest_sent_bytes=max(sent),
         busiest_received_bytes=max(rank.received_bytes for rank in ranks),
-        collectives=max(sum(line.collectives for line in rank.lines) for rank in ranks), **means,
+        collectives=max(sum(line.collectives for line in rank.lines) for rank in ranks), **_means(ranks),
         uncounted=tuple(sorted({line.operation for rank in ranks for line in rank.lines if line.sent_bytes is None})),
-        training=Spent(**{name: plain_sum(getattr(rank.training, name) for rank in ranks) / len(ranks)
-                          for name in Spent.model_fields}), formula=formula.value if formula else None,
+        training=Spent(**_means([rank.training for rank in ranks])), formula=formula.value if formula else None,
     )
+
+
+def _means(ranks: Sequence[RankTraffic | Spent]) -> dict[str, float]:
+    return {name: plain_sum(getattr(rank, name) for rank in ranks) / len(ranks) for name in Spent.model_fields}
 
 
 def derive_controller(log: TrialLog, node_of_rank: Sequence[int]) -> Controller | None:
@@ -134,14 +130,14 @@ def derive_controller(log: TrialLog, node_of_rank: Sequence[int]) -> Controller 
     if event is None or log.run_start is None:
         return None
     ranks = event.value
-    startup, whole = _exchange([rank.start for rank in ranks]), _exchange([rank.stop for rank in ranks])
-    first = dict(reversed(list(zip(node_of_rank, ranks, strict=False))))
-    before, after = (sum(reading.log_bytes for reading in found)
-                     for found in ([rank.start for rank in ranks], [rank.stop for rank in ranks]))
+    starts, stops = [rank.start for rank in ranks], [rank.stop for rank in ranks]
+    startup, whole = _exchange(starts), _exchange(stops)
+    before, after = (sum(reading.log_bytes for reading in found) for found in (starts, stops))
+    nodes = list(dict(reversed(list(zip(node_of_rank, ranks, strict=False)))).values())
     return Controller(
         ranks=len(ranks), startup=startup, training=Exchange(
             **{name: getattr(whole, name) - getattr(startup, name) for name in Exchange.model_fields}),
-        control_frames=_frames(list(first.values()), "control"), data_frames=_frames(list(first.values()), "data"),
+        control_frames=_frames(nodes, "control"), data_frames=_frames(nodes, "data"),
         log_startup_bytes=before, log_training_bytes=after - before,
     )
 

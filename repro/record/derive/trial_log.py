@@ -101,14 +101,12 @@ def read_curve(log: TrialLog) -> tuple[Point, ...]:
         if not isinstance(event, schema.Evaluation) or item.at_ns is None:
             continue
         wall = ((item.at_ns if event.eval_stop_ns is None else event.eval_stop_ns) - start) / 1e9
-        points.append(
-            Point(
-                samples=event.samples_count, epochs=event.epoch_num, wall_seconds=wall,
-                train_seconds=event.own_seconds if event.own_seconds is not None else (
-                    wall - plain_sum(event.phases.get(name, 0.0) for name in ("eval", "checkpoint", "logging"))),
-                value=event.value, train_loss=event.train_loss,
-            )
-        )
+        points.append(Point(
+            samples=event.samples_count, epochs=event.epoch_num, wall_seconds=wall,
+            train_seconds=event.own_seconds if event.own_seconds is not None else (
+                wall - plain_sum(event.phases.get(name, 0.0) for name in ("eval", "checkpoint", "logging"))),
+            value=event.value, train_loss=event.train_loss,
+        ))
     return tuple(points)
 
 

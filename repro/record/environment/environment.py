@@ -166,6 +166,7 @@ def take(
     """
     packages, status = _importable(tuple(sys.path)), _git("status", "--porcelain", "--untracked-files=no")
     variables, limits = settings(os.environ), control_group.limits()
+    changes = _git("diff", "HEAD", "--no-ext-diff")
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     return Environment(
         repro_version=repro.__version__,
@@ -180,7 +181,8 @@ def take(
         load_1min=load, busy_cores=load_now() if load is not None and load > BUSY * machine.cores else None, data=data,
         started_ms=time.time_ns() // 1_000_000, governor=_first_line(GOVERNOR),
         limits=split(limits, places=False),
-        others_sha256=others_sha256(os.environ), diff_sha256=_diff_sha256(),
+        others_sha256=others_sha256(os.environ),
+        diff_sha256=hashlib.sha256(changes.encode()).hexdigest() if changes else None,
         plugins=plugins, price=declared_price(os.environ),
         placement=Placement(
             host=host_here(named), cores=cores_here(), memory_bytes=_memory(),
@@ -262,8 +264,3 @@ def _git(*arguments: str) -> str | None:
     if not (root / ".git").exists():
         return None
     return ask_git(root, *arguments)
-
-
-def _diff_sha256() -> str | None:
-    changes = _git("diff", "HEAD", "--no-ext-diff")
-    return hashlib.sha256(changes.encode()).hexdigest() if changes else None

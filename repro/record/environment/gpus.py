@@ -40,8 +40,6 @@ STAND_IN = "Emulated "
 def stand_ins(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names of those devices that stand for a GPU, each once: what ran on one says nothing about any GPU.
 
-    This is the only rule for it; records, verify, bundles and boards ask it.
-
     Args:
         names: of devices, or lines of `used_gpus`.
     """
@@ -56,7 +54,11 @@ def used_gpus(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     rows = rows or _rows(fields)
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     slices = _slices(rows) if "MIG-" in (visible or "") else []
-    return tuple(_line(fields, row[2:]) + _doubt(rows, environment) for row in _chosen([*rows, *slices], visible))
+    # By number CUDA counts unlike GPUs from the fastest, nvidia-smi by slot.
+    by_number = any(part.strip().isdecimal() for part in (visible or "").split(","))
+    alike = len({row[2] for row in rows}) < 2 or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    doubt = " (or another GPU of this node: CUDA_DEVICE_ORDER is not PCI_BUS_ID)" if by_number and not alike else ""
+    return tuple(_line(fields, row[2:]) + doubt for row in _chosen([*rows, *slices], visible))
 
 
 def used_uuids(environment: Mapping[str, str] = os.environ) -> frozenset[str] | None:
@@ -126,13 +128,6 @@ def _slices(rows: Sequence[list[str]]) -> list[list[str]]:
         found += [["", uuid, f"slice {profile} of {parent[2]}", *parent[3:]]
                   for profile, uuid in SLICE.findall(below) if parent is not None]
     return found
-
-
-def _doubt(rows: Sequence[list[str]], environment: Mapping[str, str]) -> str:
-    """Return what makes the number of a GPU uncertain: CUDA counts unlike ones from the fastest, nvidia-smi by slot."""
-    by_number = any(part.strip().isdecimal() for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(","))
-    alike = len({row[2] for row in rows}) < 2 or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    return "" if alike or not by_number else " (or another GPU of this node: CUDA_DEVICE_ORDER is not PCI_BUS_ID)"
 
 
 def _line(fields: Sequence[str], values: Sequence[str]) -> str:

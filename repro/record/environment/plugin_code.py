@@ -194,18 +194,17 @@ def plugin_code(plan: Plan, root: Path) -> tuple[PluginCode, ...]:
         root: folder of the run, to which the folder of the suite's file is relative.
     """
     chosen = {(choice.seam, choice.kind) for cell in plan.cells for choice in cell.choices.plugins()}
-    points = [(f"{seam} {kind}", registry.entry_point(seam, kind)) for seam, kind in sorted(chosen)]
     files = {(choice.seam, choice.kind): choice for cell in plan.cells for choice in cell.choices.plugins()
              if choice.code}
     found: dict[tuple[str, str], PluginCode] = {}
-    """(package, module) -> the code of its first plug-in."""
+    """(package, module) -> its code, not yet named."""
     result = []
-    for name, point in points:
-        if point is not None:
+    for seam, kind in sorted(chosen):
+        if (point := registry.entry_point(seam, kind)) is not None:
             key = (point.dist.name if point.dist else "", point.module)
             if key not in found:
-                found[key] = _code(name, point)
-            result.append(found[key].model_copy(update={"plugin": name}))
+                found[key] = _code(point)
+            result.append(found[key].model_copy(update={"plugin": f"{seam} {kind}"}))
     programs = {_of_program(cell.choices.engine, root / plan.base if plan.base else None): None for cell in plan.cells
                 if isinstance(cell.choices, ProgramConfig)}
     return (*result, *(_of_file(files[name]) for name in sorted(files)), *programs)
@@ -254,14 +253,14 @@ def _commit_of(source: SourceCode) -> tuple[str | None, bool | None]:
         for name, content in source.files.items())
 
 
-def _code(plugin: str, point: EntryPoint) -> PluginCode:
+def _code(point: EntryPoint) -> PluginCode:
     files = source_files(point)
     digest = hashlib.sha256()
     for name, content in sorted((item.name, item.digest()) for item in files):
         digest.update(json.dumps([name, content]).encode())
     commit, dirty = _checkout(own_file(point), [item.path for item in files])
     return PluginCode(
-        plugin=plugin, distribution=point.dist.name if point.dist else "",
+        plugin="", distribution=point.dist.name if point.dist else "",
         version=point.dist.version if point.dist else "", sha256=digest.hexdigest() if files else "",
         files=len(files), commit=commit, dirty=dirty,
     )

@@ -31,7 +31,6 @@ KEPT = 2
 """The last one may be damaged by the failure that ended the trial, or contain its cause."""
 LEAST_BYTES = 1 << 20
 MAX_JSON_BYTES = 256 << 20
-NANO_PER_MS = 1_000_000
 
 
 class Checkpoint(Frozen):
@@ -215,7 +214,6 @@ class Checkpoints:
 
 
 def _damage(path: Path, files: Mapping[str, str]) -> Iterator[str]:
-    """Yield the differences between the files and the manifest."""
     present = {item.relative_to(path).as_posix(): item for item in path.rglob("*")
                if item.is_symlink() or not item.is_dir()}
     present.pop(MANIFEST, None)
@@ -253,10 +251,7 @@ def _hash(path: Path) -> str:
         return "unreadable"
 
 
-def _clock(
-    name: str, found: Checkpoint, monotonic: Callable[[], int] = time.monotonic_ns,
-    wall: Callable[[], float] = time.time,
-) -> tuple[int, Literal["monotonic", "wall"]]:
+def _clock(name: str, found: Checkpoint) -> tuple[int, Literal["monotonic", "wall"]]:
     """Return the nanoseconds to add to the monotonic clock so that the log's clock continues, and their source.
 
     Raises:
@@ -265,9 +260,9 @@ def _clock(
     """
     if found.boot and found.boot == boot_id():
         return found.shift_ns, "monotonic"
-    passed = wall() * 1e3 - found.wall_ms
+    passed = time.time() * 1e3 - found.wall_ms
     if passed < 0:
         raise CheckpointRefused(
             f"checkpoint {name}: the machine was rebooted and its wall clock is {-passed / 1e3:.0f} s before the "
             "checkpoint; the time since then is unknown")
-    return found.at_ns + round(passed * NANO_PER_MS) - monotonic(), "wall"
+    return found.at_ns + round(passed * 1_000_000) - time.monotonic_ns(), "wall"

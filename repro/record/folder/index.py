@@ -72,11 +72,10 @@ def _members(root: Path, prefix: str) -> list[Member]:
         name, path = waiting.pop()
         for entry in os.scandir(path):
             inner = f"{name}/{entry.name}"
-            of_a_trial = name.startswith(f"{prefix}trials/")
-            if entry.is_dir(follow_symlinks=False) and entry.name == "checkpoints" and of_a_trial:
-                continue  # a failed trial may resume from them; they are not part of the record
             if entry.is_dir(follow_symlinks=False):
-                waiting.append((inner, entry.path))
+                # A failed trial may resume from its checkpoints; they are not part of the record.
+                if entry.name != "checkpoints" or not name.startswith(f"{prefix}trials/"):
+                    waiting.append((inner, entry.path))
             elif not (entry.name.startswith(".") and entry.name.endswith(".tmp")):
                 found.append(_member(inner, entry.path))
         if len(found) + len(waiting) > MAX_FILES:

@@ -169,15 +169,6 @@ def read_attempts(path: Path) -> list[Attempt]:
     return [item for item in read_starts(path) if item.attempt != WASH_OUT]
 
 
-def read_wash_outs(path: Path) -> list[Attempt]:
-    """Return the unmeasured starts of a ledger.
-
-    Raises:
-        OutputError: as `read_attempts`.
-    """
-    return [item for item in read_starts(path) if item.attempt == WASH_OUT]
-
-
 def read_starts(path: Path) -> list[Attempt]:
     """Return all starts of a ledger in their order, each by its last line; of a trial the last unmeasured one.
 

@@ -91,9 +91,7 @@ class RunLock:
             except BlockingIOError:
                 owner = _read(handle)
                 os.close(handle)
-                raise OutputError(f"{self.path.parent}: is being written by {_owner_text(owner)}; wait for its "
-                                  "end, or end it") \
-                    from None
+                raise self._refusal(owner) from None
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
@@ -101,6 +99,9 @@ class RunLock:
             if self._is_named(handle):
                 return handle
             os.close(handle)  # its owner removed it between the two calls
+
+    def _refusal(self, owner: dict[str, Any]) -> OutputError:
+        return OutputError(f"{self.path.parent}: is being written by {_owner_text(owner)}; wait for its end, or end it")
 
     def _is_named(self, handle: int) -> bool:
         """Return whether an open file is the one that has the lock's name."""
@@ -129,8 +130,7 @@ class RunLock:
                 return
             now = _read_at(self.path)
             if now and now != owner:
-                raise OutputError(f"{self.path.parent}: is being written by {_owner_text(now)}; wait for its end, or "
-                                  "end it")
+                raise self._refusal(now)
             seen += bool(now)
             if seen * pause >= WATCH_SECONDS:
                 return
@@ -191,14 +191,12 @@ def _read_at(path: Path) -> dict[str, Any]:
     """
     try:
         handle = door.open_handle(path, os.O_RDONLY)
-    except OSError:
+        try:
+            return _read(handle)
+        finally:
+            os.close(handle)
+    except OSError:  # no file, a stale handle of NFS, an error of its server
         return {}
-    try:
-        return _read(handle)
-    except OSError:  # a stale handle of NFS, an error of its server
-        return {}
-    finally:
-        os.close(handle)
 
 
 def _read(handle: int) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def oom_kills() -> int | None:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
 
 
-def tail(before: Snapshot, rank: int, reason: str = "") -> str:
+def tail(before: Snapshot, rank: int, reason: str) -> str:
     """Return the last lines that a rank printed since `before`, joined by " | ", without what `reason` contains."""
     path = before.folder / f"rank{rank}.log"
     start = before.sizes.get(path.name, 0)

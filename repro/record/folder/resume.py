@@ -96,15 +96,15 @@ def trials_to_run(record: Record, again: bool) -> list[Trial]:
         again: include those that crashed or hung, regardless of the suite.
     """
     results, end = {result.trial_id: result for result in record.results}, end_of(record.looks)
-    planned = [trial for trial in record.plan.trials() if end is None or trial.repeat < end]
-    return [trial for trial in planned if _has_to_run(record, results.get(trial.trial_id), again)]
-
-
-def _has_to_run(record: Record, result: Result | None, again: bool) -> bool:
-    if result is None:
-        return True
-    return meaning(result.status).reruns and (
-        again or may_run_again(record.plan, failed_starts(record, result.trial_id)))
+    found = []
+    for trial in record.plan.trials():
+        if end is not None and trial.repeat >= end:
+            continue
+        result = results.get(trial.trial_id)
+        if result is None or (meaning(result.status).reruns and (
+                again or may_run_again(record.plan, failed_starts(record, trial.trial_id)))):
+            found.append(trial)
+    return found
 
 
 def failed_starts(record: Record, trial_id: str) -> int:

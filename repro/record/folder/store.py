@@ -305,7 +305,7 @@ def read_record(root: Path) -> Record:
     cells = {cell.cell_id for cell in plan.cells}
     if other := next((item for item in starts if item.cell_id not in cells), None):
         raise OutputError(f"{folder.ledger}: names a cell that the plan does not have: {other.cell_id[:80]}")
-    with _uncollected():
+    with without_collector():
         results = tuple(_read_result(folder, trial) for trial in plan.trials()
                         if folder.result(trial.trial_id).is_file())
     return Record(
@@ -323,8 +323,8 @@ def read_record(root: Path) -> Record:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Pause the garbage collector, which would walk thousands of new objects again and again; none is garbage."""
+def without_collector() -> Iterator[None]:
+    """Pause the garbage collector, which would walk thousands of objects again and again; none is garbage."""
     collects = gc.isenabled()
     gc.disable()
     try:

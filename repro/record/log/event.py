@@ -43,17 +43,11 @@ class ValueEvent(LogEvent):
     """An event whose field `value`, if it has one, is its value; the other fields are metadata."""
 
     def body(self) -> tuple[Any, dict[str, Any]]:
-        """Return the event's value and its metadata (JSON-like)."""
         data = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return data.pop("value", None), data
 
     @classmethod
     def from_parts(cls, value: Any, metadata: Mapping[str, Any]) -> Self:
-        """Return the event with this value and metadata.
-
-        Raises:
-            ValidationError: they do not fit the event.
-        """
         return cls.model_validate({**metadata, "value": value})
 
 

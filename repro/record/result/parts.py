@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 
 from repro.core.frozen import Frozen
 from repro.core.numbers import plain_sum
@@ -391,7 +391,7 @@ class Protocol(Frozen):
     """Of all of them together; on the machine that the workers share."""
     evaluation_delay_seconds: float = 0.0
     """From a snapshot's last update until its value was known, mean."""
-    evaluated_updates: int | None = Field(default=None)
+    evaluated_updates: int | None = None
     """Updates in the last evaluated snapshot; later ones belong to no figure. None: in lock step."""
 
     @property
@@ -401,10 +401,6 @@ class Protocol(Frozen):
     @property
     def mean_ahead(self) -> float | None:
         return _mean(self.ahead)
-
-    @property
-    def most_ahead(self) -> int:
-        return max(self.ahead, default=0)
 
 
 def _mean(counts: dict[int, int]) -> float | None:

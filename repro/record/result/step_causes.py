@@ -119,15 +119,10 @@ def place_cause(place: Place, *, of_loss: bool) -> str:
                    + ("the reported loss is another one" if of_loss else
                       "it is changed where it is added up, averaged, compressed or sent"),
     }.get(place.at, "the inputs of the model are the first to differ: other samples, or changed ones")
-    return found + _only(place)
-
-
-def _only(place: Place) -> str:
-    """Return which micro-batches and ranks differ; "": all of them."""
-    found = [f"{' of '.join(map(str, place.turns))} micro-batches"] if place.turns else []
+    only = [f"{' of '.join(map(str, place.turns))} micro-batches"] if place.turns else []
     if place.ranks:
-        found.append(f"rank{'s' * (len(place.ranks) > 1)} {', '.join(map(str, place.ranks))}")
-    return f"; only in {' of '.join(found)}" if found else ""
+        only.append(f"rank{'s' * (len(place.ranks) > 1)} {', '.join(map(str, place.ranks))}")
+    return found + (f"; only in {' of '.join(only)}" if only else "")
 
 
 def score_cause(like: str, place: Place | None = None) -> str:

@@ -44,7 +44,7 @@ def runs(tmp_path: Path) -> tuple[Record, Record]:
 
 def test_a_changed_plug_in_is_named_by_diff_resume_and_merge(runs: tuple[Record, Record], tmp_path: Path) -> None:
     first, second = runs
-    named = [item.text() for item in diff_records(first.folder.root, second.folder.root).differences
+    named = [f"{item.area}: {item.change}" for item in diff_records(first.folder.root, second.folder.root).differences
              if item.area == "code"]
     assert any("plug-in workload letters: letters 1.0, source sha256" in text for text in named), named
     found = differences(first.environment, second.environment)

@@ -294,7 +294,7 @@ def test_a_reproduction_resumed_elsewhere_lists_the_differences(
     with pytest.raises(UsageError, match="setting OMP_NUM_THREADS"):
         reproduce.reproduce(tmp_path / "run", None, None, resume=tmp_path / "again")
     found = reproduce.reproduce(tmp_path / "run", None, None, resume=tmp_path / "again", force=True)
-    told = [item.text() for item in found.reproduction.differences]
+    told = [f"{item.area}: {item.change}" for item in found.reproduction.differences]
     assert any(text.startswith("settings: between its own starts: absent -> setting OMP_NUM_THREADS") and
                text.endswith(", now 77") for text in told), told
     assert "no recorded difference" not in found.text()
