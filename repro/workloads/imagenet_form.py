@@ -229,11 +229,9 @@ def _read_labels(path: Path) -> Mapping[str, str]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from error
-    if path.name.endswith(".csv"):
-        parts = [line.replace(",", " ").split() for line in lines[1:]]
-    else:
-        parts = [line.split() for line in lines]
-    if bad := next((number for number, part in enumerate(parts, 1) if part and len(part) < 2), None):
+    header = 1 if path.name.endswith(".csv") else 0
+    parts = [line.replace(",", " ").split() if header else line.split() for line in lines[header:]]
+    if bad := next((number for number, part in enumerate(parts, 1 + header) if part and len(part) < 2), None):
         raise UsageError(f"{path}: line {bad}: not a file and its class")
     return {part[0].rpartition("/")[2]: part[1] for part in parts if part}
 
