@@ -84,13 +84,8 @@ def look_levels(
     two, one = ([spent(n / looks[-1], alpha, spending, power, sides) for n in looks] for sides in (2, 1))
     both = spending_bounds(looks, two, two_sided=True)
     single = spending_bounds(looks, one, two_sided=False)
-    return tuple(LookLevel(n, nominal_p(upper, two_sided=True), nominal_p(side, two_sided=False))
+    return tuple(LookLevel(n, 2 * _tail(upper), _tail(side))
                  for n, upper, side in zip(looks, both, single, strict=True))
-
-
-def nominal_p(bound: float, two_sided: bool) -> float:
-    """Return the p of a normal statistic at a bound."""
-    return (2 if two_sided else 1) * _tail(bound)
 
 
 def spending_bounds(information: Sequence[float], cumulative: Sequence[float], two_sided: bool) -> list[float]:
@@ -201,29 +196,26 @@ class _Process:
     def advance(self, amount: float) -> None:
         """Go to the look at which `amount` pairs are known."""
         self._step, self._now = amount - self._now, amount
-
-    def exit(self, bound: float) -> float:
-        """Return the probability to be beyond a standardized bound at this look for the first time."""
-        if not self._two_sided:
-            return self.above(bound)
-        return float(self._mass @ (self._beyond(bound, 1) + self._beyond(bound, -1))) if bound >= 0 else \
-            float(self._mass.sum())
-
     def above(self, bound: float) -> float:
         """Return the probability to be above a standardized bound at this look."""
         return float(self._mass @ self._beyond(bound, 1))
 
     def _beyond(self, bound: float, side: int) -> np.ndarray:
         centre = self._sums + self._effect * self._step
-        found = _tails((bound * math.sqrt(self._now) - side * centre) / math.sqrt(self._step))
-        return np.asarray(found)
+        return np.asarray(_tails((bound * math.sqrt(self._now) - side * centre) / math.sqrt(self._step)))
 
     def bound_of(self, error: float) -> float:
         """Return the bound beyond which the probability at this look is `error`: it falls as the bound rises."""
+        def beyond(bound: float) -> float:
+            if not self._two_sided:
+                return self.above(bound)
+            return float(self._mass @ (self._beyond(bound, 1) + self._beyond(bound, -1))) if bound >= 0 else \
+                float(self._mass.sum())
+
         low, high = -_FAR, _FAR
         while high - low > 1e-12:
             middle = (low + high) / 2
-            low, high = (middle, high) if self.exit(middle) > error else (low, middle)
+            low, high = (middle, high) if beyond(middle) > error else (low, middle)
         return (low + high) / 2
 
     def stay(self, bound: float) -> None:
