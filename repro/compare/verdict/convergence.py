@@ -68,13 +68,11 @@ def check(plan: Plan, results: Sequence[Result]) -> list[Convergence]:
         return []  # of a program nothing says that its data and its model are those of another
     if plan.searches > 1:
         return []  # one search is one figure
-    index = CellIndex(plan.cells)
-    pairs = _groups(plan, index)
     trials = by_cell(item for item in results if not plan.design.looks or item.repeat < plan.design.common)
     cells = {cell.cell_id: cell for cell in plan.cells}
     asked = ComparisonRequest(metric="samples", planned=plan.design.common, margin=plan.suite.margin)
     found = judged([examine(cells[one], cells[other], trials[one], trials[other], asked)
-                    for one, other in pairs])
+                    for one, other in _groups(plan, CellIndex(plan.cells))])
     certain = [_certain(item, trials, plan.suite.margin) for item in found]
     adjusted = stats.holm([1.0 if p is None else p for p in certain]) if certain else []
     return [
@@ -128,15 +126,12 @@ def certain_p(ranges: Sequence[tuple[float, float]], margin: float) -> float:
 
 def _certain(found: Comparison, trials: Mapping[str, Sequence[Result]], margin: float) -> float | None:
     """Return p of the certain test of one row; None if pairs have a spread, or a pair lacks its brackets."""
-    ours, theirs = (_brackets(trials[name]) for name in (found.candidate, found.baseline))
+    ours, theirs = ({item.repeat: item.bracket for item in trials[name] if item.bracket is not None}
+                    for name in (found.candidate, found.baseline))
     known = all(pair.repeat in ours and pair.repeat in theirs for pair in found.pairs)
     if found.ratio is None or found.interval is not None or not known:
         return None
     return certain_p(pair_ranges(found.pairs, ours, theirs), margin)
-
-
-def _brackets(results: Sequence[Result]) -> dict[int, Bracket]:
-    return {item.repeat: item.bracket for item in results if item.bracket is not None}
 
 
 def _row(
@@ -161,7 +156,7 @@ def _verdict(
     p = None if test is None else test.p if test.p_adjusted is None else test.p_adjusted
     if found.verdict == "same":
         return "equivalent", found.because, p
-    if found.verdict == "faster" or found.verdict == "slower":
+    if found.verdict in ("faster", "slower"):
         return found.verdict, found.because, p
     complete = len(found.pairs) >= plan.design.common
     if certain is not None and certain <= ALPHA and complete:
