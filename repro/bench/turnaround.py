@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from repro.bench.trial import BenchOutcome, bench_trial, outcome, preload, run_trial
@@ -47,7 +46,7 @@ def measure(pairs: int, nodes: int = 1) -> BenchOutcome:
     os.environ[LISTEN] = "127.0.0.1:0"
     try:
         launcher.open(preload(), "cpu")
-        ours, theirs = _pairs(pairs, launcher, processes, _torchrun if nodes == 1 else lambda: _torchruns(nodes))
+        ours, theirs = _pairs(pairs, launcher, processes, nodes)
         loaded = launcher.preload_seconds
     finally:
         launcher.close()
@@ -59,9 +58,7 @@ def measure(pairs: int, nodes: int = 1) -> BenchOutcome:
     return outcome(what, ("repro", ours), ("torchrun", theirs), "s", LIMIT)
 
 
-def _pairs(
-    pairs: int, launcher: Launcher, processes: int, bare: Callable[[], float]
-) -> tuple[list[float], list[float]]:
+def _pairs(pairs: int, launcher: Launcher, processes: int, nodes: int) -> tuple[list[float], list[float]]:
     """Return the seconds of the harness and of the bare start, by pair."""
     ours: list[float] = []
     theirs: list[float] = []
@@ -71,7 +68,7 @@ def _pairs(
                 if harness:
                     ours.append(run_trial(launcher, bench_trial(processes, 1, 1), Path(scratch, f"{pair}")))
                 else:
-                    theirs.append(bare())
+                    theirs.append(_torchrun() if nodes == 1 else _torchruns(nodes))
     return ours, theirs
 
 
@@ -79,8 +76,8 @@ SCRIPT = Path(__file__).with_name("bare_ddp.py")
 
 
 def _torchrun() -> float:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
-    return _seconds([command])
+    return _seconds([
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]])
 
 
 def _torchruns(nodes: int) -> float:

@@ -181,11 +181,10 @@ class WorldResult(Frozen):
             return None
         return paired(_over_sizes(ours[size] for size in sizes), _over_sizes(theirs[size] for size in sizes))
 
-    def behind_best(self, algorithm: str) -> tuple[float, int] | None:
+    def behind_best(self, algorithm: str) -> tuple[float, int]:
         """Return (largest ratio of its median to the fastest algorithm's at the same size, that size)."""
         best = {size: min(point.median_seconds for point in self.points if point.size == size) for size in self.sizes}
-        found = [(point.median_seconds / best[size], size) for size, point in self.of(algorithm).items()]
-        return max(found, default=None)
+        return max((point.median_seconds / best[size], size) for size, point in self.of(algorithm).items())
 
 
 class CommOutcome(Frozen):
