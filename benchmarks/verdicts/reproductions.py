@@ -131,7 +131,6 @@ MOST_TIMES = 4
 
 
 def _announced(design: Execution, before: MeanLog, pairs: int) -> tuple[int, float]:
-    """Return the new pairs and the margin."""
     if design.margin is None:
         margin = supported_margin(before, pairs, design.declared, in_looks=design.in_looks)
         assert margin is not None

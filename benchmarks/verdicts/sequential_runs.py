@@ -144,7 +144,6 @@ def places_in_order(run: SimulatedRun) -> np.ndarray:
 
 
 def _at_look(run: SimulatedRun, pairs: int) -> str:
-    """Return the verdict at a look of an open-ended run."""
     taken = take_look(run.plan, run.results, Stage(pairs - ANYTIME_LEAST + 1, ANYTIME_LOOKS, pairs, anytime=True))
     assert taken is not None, "the results of all pairs are there"
     return taken.found.verdict

@@ -59,7 +59,6 @@ def measure(pairs: int, nodes: int = 1) -> BenchOutcome:
 
 
 def _pairs(pairs: int, launcher: Launcher, processes: int, nodes: int) -> tuple[list[float], list[float]]:
-    """Return the seconds of the harness and of the bare start, by pair."""
     ours: list[float] = []
     theirs: list[float] = []
     with tempfile.TemporaryDirectory() as scratch:

@@ -151,7 +151,6 @@ def _check_factors(records: Sequence[Record], by: Sequence[str]) -> None:
 
 
 def _check_alike(entries: Iterable[Entry]) -> None:
-    """Refuse cells of one workload that do not compare."""
     first: dict[str, Entry] = {}
     for entry in entries:
         mate = first.setdefault(entry.workload, entry)

@@ -186,7 +186,6 @@ def _stopped(last: TakenLook) -> tuple[str, ...]:
 
 
 def _words(last: TakenLook, following: int | None) -> tuple[str, Advice | None]:
-    """Return the reason of the verdict with its look, and what would settle it."""
     stage, found = last.stage, last.found
     at = f"after {stage.n} pairs" if stage.anytime else f"look {stage.number} of {stage.of} at {stage.n} pairs"
     if last.decision == "settled":

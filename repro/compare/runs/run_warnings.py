@@ -104,7 +104,6 @@ def busy(record: Record) -> Iterator[RunWarning]:
 
 
 def _incidents(record: Record) -> Iterator[RunWarning]:
-    """Yield the incidents of the run by kind."""
     by_kind: dict[str, list[str]] = {}
     for item in record.incidents:
         by_kind.setdefault(item.kind, []).append(f"{item.trial_id}: {item.text}" if item.trial_id else item.text)

@@ -78,7 +78,6 @@ def _require_all(runs: Sequence[Ran]) -> None:
 
 
 def _declared(plan: Plan) -> Mapping[str, Any]:
-    """Return what all searches of one declaration have in common."""
     apart = {"settings", "tuned", "master_seed", "programs"}
     tuned = plan.suite.tuned
     return plan.suite.model_dump(mode="json", by_alias=True, exclude=apart) | {

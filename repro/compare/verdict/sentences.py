@@ -245,7 +245,6 @@ def _unseeded(item: Evidence) -> list[str]:
 
 
 def _order_cautions(item: Evidence) -> list[str]:
-    """Return the label of a comparison in which the seed does not decide the order of the samples."""
     streamed = [side.name for side in (item.ours, item.theirs) if side.streamed]
     if not streamed:
         return ["unpaired by order: the two train on different samples of the data (dedup); a seed gives both the same "
@@ -256,7 +255,6 @@ def _order_cautions(item: Evidence) -> list[str]:
 
 
 def _grid_cautions(item: Evidence) -> list[str]:
-    """Return what a reader must know of the evaluation grids."""
     if item.grid is None:
         return []
     found = [item.grid.unlike] if item.grid.unlike else []
@@ -274,7 +272,6 @@ def _grid_cautions(item: Evidence) -> list[str]:
 
 
 def _late_cautions(item: Evidence) -> list[str]:
-    """Return what late reads leave open of a ratio, where it is visible."""
     if item.late is None or item.ratio is None or item.late.share < VISIBLE:
         return []
     found = item.late.interval(0.95)

@@ -175,21 +175,6 @@ def test_one_chance_pair_makes_a_null_again(tmp_path: Path):
     assert (len(nulls), problems) == (1, [])
 
 
-def test_void_nulls_of_an_older_file_do_not_count(tmp_path: Path):
-    record = record_of(tmp_path, 6)
-    path, machine = record.folder.root / "calibration.json", machine_of(record.environment)
-    same = tuple(Pair(repeat=repeat, candidate=2.0, baseline=2.0) for repeat in range(6))
-    old = made(["inconclusive", "faster", "same"], record.plan.digest, machine)
-    empty = [item.model_copy(update={"pairs": same}) for item in old.nulls]
-    write_model(path, old.model_copy(update={"nulls": (*old.nulls[:2], empty[2])}))
-    found = calibration_of(record)
-    assert found is not None
-    assert (found.n, found.false_positives) == (2, 1)
-    write_model(path, old.model_copy(update={"nulls": tuple(empty)}))
-    assert calibration_of(record) is None
-    assert add(path, made(["same"], record.plan.digest, machine)).n == 1
-
-
 def test_nulls_add_up_and_the_same_source_counts_once(tmp_path: Path):
     path = tmp_path / "c.json"
     assert add(path, made(["inconclusive", "faster"])).n == 2
