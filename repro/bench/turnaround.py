@@ -67,20 +67,18 @@ def _pairs(pairs: int, launcher: Launcher, processes: int, nodes: int) -> tuple[
                 if harness:
                     ours.append(run_trial(launcher, bench_trial(processes, 1, 1), Path(scratch, f"{pair}")))
                 else:
-                    theirs.append(_torchrun() if nodes == 1 else _torchruns(nodes))
+                    theirs.append(_torchrun(nodes))
     return ours, theirs
 
 
 SCRIPT = Path(__file__).with_name("bare_ddp.py")
 
 
-def _torchrun() -> float:
-    return _seconds([
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]])
-
-
-def _torchruns(nodes: int) -> float:
-    """Start one torchrun a node, as `ssh NODE torchrun ...` would."""
+def _torchrun(nodes: int) -> float:
+    """Return the seconds of one torchrun a node; of several nodes each is started as `ssh NODE torchrun ...` would."""
+    if nodes == 1:
+        return _seconds([
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]])
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     return _seconds([

@@ -284,13 +284,13 @@ def read_links(transfers: Sequence[RankLine]) -> tuple[BenchLink, ...]:
     by_link: dict[tuple[int, int], list[RankLine]] = {}
     for item in transfers:
         by_link.setdefault((item["sender"], item["receiver"]), []).append(item)
-    return tuple(_link(*ends, items) for ends, items in sorted(by_link.items()))
-
-
-def _link(sender: int, receiver: int, items: Sequence[RankLine]) -> BenchLink:
-    small, size = min(items, key=lambda item: item["size"]), max(item["size"] for item in items)
-    best = min(seconds for item in items if item["size"] == size for seconds in item["seconds"])
-    return BenchLink(sender=sender, receiver=receiver, latency_seconds=small["median"], bytes_per_second=size / best)
+    found = []
+    for (sender, receiver), items in sorted(by_link.items()):
+        small, size = min(items, key=lambda item: item["size"]), max(item["size"] for item in items)
+        best = min(seconds for item in items if item["size"] == size for seconds in item["seconds"])
+        found.append(BenchLink(sender=sender, receiver=receiver, latency_seconds=small["median"],
+                               bytes_per_second=size / best))
+    return tuple(found)
 
 
 def _point(line: RankLine, world: int, rate: float, baseline: Sequence[float] | None) -> CommPoint:

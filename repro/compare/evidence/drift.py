@@ -126,7 +126,10 @@ def _places(blocks: Blocks) -> str:
     """Return that trials ran on several places, and which repeats on which; "" if all ran on one."""
     if len(blocks.places) < 2:
         return ""
-    each = [f"seeds {spans(sorted(repeats))} on {_names(names)}" for names, repeats in blocks.places.items()]
+    each = []
+    for names, repeats in blocks.places.items():
+        others = f" and {len(names) - SHOWN} more nodes" if len(names) > SHOWN else ""
+        each.append(f"seeds {spans(sorted(repeats))} on {visible(' + '.join(names[:SHOWN]))}{others}")
     more = f" (and {len(each) - SHOWN} more places)" if len(each) > SHOWN else ""
     if blocks.pooled:
         return (f"blocks ran side by side on {len(each)} lanes, each pair on one: {'; '.join(each[:SHOWN])}{more}; "
@@ -162,11 +165,6 @@ def lanes_of(plan: Plan, results: Sequence[Result], execution: Execution) -> lis
                  if item.repeat in repeats and item.trial_id in logs]
         found.append(Lane(visible(" + ".join(names)), repeats, from_log(median(apart)) if apart else None))
     return sorted(found, key=lambda lane: lane.name)
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more nodes" if len(names) > SHOWN else ""
-    return visible(" + ".join(names[:SHOWN])) + more
 
 
 @dataclass(frozen=True, slots=True)

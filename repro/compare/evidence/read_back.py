@@ -70,7 +70,10 @@ class ReadBack:
         unlike = [name for name, value in ours.items() if theirs.get(name, value) != value]
         if not unlike:
             return ()
-        varied = [f"{name}." for name in self._varied(candidate, baseline)]
+        one, other = self._fields(candidate), self._fields(baseline)
+        # The fields that the suite gave other values; options that differ by default are not among them.
+        varied = [f"{name}." for name in one.keys() | other.keys() if one.get(name) != other.get(name)
+                  and ("." not in name or name.endswith(".kind") or name in self._written)]
         return tuple(Difference(name=NAMES.get(name, name.replace("_", " ")), candidate=_shown(name, ours[name]),
                                 baseline=_shown(name, theirs[name]))
                      for name in unlike if UNKNOWN not in (ours[name], theirs[name])
@@ -96,12 +99,6 @@ class ReadBack:
                         found.setdefault(name, []).append(value)
             self._known[cell_id] = {name: SEVERAL.join(sorted(set(values))) for name, values in found.items()}
         return self._known[cell_id]
-
-    def _varied(self, candidate: str, baseline: str) -> set[str]:
-        """Return the fields that the suite gave other values; options that differ by default are not among them."""
-        ours, theirs = self._fields(candidate), self._fields(baseline)
-        return {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)
-                and ("." not in name or name.endswith(".kind") or name in self._written)}
 
     def _fields(self, cell_id: str) -> Mapping[str, object]:
         if cell_id not in self._flat:

@@ -258,15 +258,15 @@ def _copy_trials(
 def _copy_incidents(group: Sequence[Source], folder: RunFolder) -> None:
     """Copy the incidents of all runs in order of time; if there are several runs, with the name of the run. That a run
     was modified is one: the index of the merged record is of what it was by then."""
-    incidents = [(item, source) for source in group for item in (*_altered(source.record), *source.record.incidents)]
+    incidents = list[tuple[Incident, Source]]()
+    for source in group:
+        if text := alterations(source.record):
+            altered = Incident(at_ms=source.record.environment.started_ms, kind="altered", text=text)
+            incidents.append((altered, source))
+        incidents += [(item, source) for item in source.record.incidents]
     for item, source in sorted(incidents, key=lambda pair: pair[0].at_ms):
         text = f"{source.name}: {item.text}" if len(group) > 1 else item.text
         append_line(folder.incidents, item.model_copy(update={"text": text}))
-
-
-def _altered(record: Record) -> Iterator[Incident]:
-    if text := alterations(record):
-        yield Incident(at_ms=record.environment.started_ms, kind="altered", text=text)
 
 
 def _copy_file(source: Path, target: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Literal
 
 from repro import stats
@@ -20,6 +19,7 @@ from repro.compare.figures import Bounds, Pair
 from repro.compare.verdict.verdict import judged
 from repro.core import pattern
 from repro.core.frozen import Frozen
+from repro.core.numbers import known_median
 from repro.record.result.results import Bracket, Result
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
@@ -137,7 +137,9 @@ def _certain(found: Comparison, trials: Mapping[str, Sequence[Result]], margin: 
 def _row(
     found: Comparison, cell: Cell, certain: float | None, trials: Mapping[str, Sequence[Result]], plan: Plan
 ) -> Convergence:
-    grid = _grid([*trials[found.candidate], *trials[found.baseline]])
+    grid = known_median(
+        item.bracket.hit_samples / item.bracket.miss_samples - 1 if item.bracket.miss_samples else math.inf
+        for name in (found.candidate, found.baseline) for item in trials[name] if item.bracket is not None)
     verdict, because, p = _verdict(found, certain, grid, plan)
     choices = cell.training
     return Convergence(
@@ -169,10 +171,3 @@ def _verdict(
         because += (f"; evaluations are {shown} apart at the target, too far to show equivalence within "
                     f"{plan.suite.margin:.0%}: evaluate more often").replace("%", " %")
     return "inconclusive", because, p
-
-
-def _grid(results: Sequence[Result]) -> float | None:
-    """Return the median over trials of hit / miss - 1."""
-    found = [item.bracket.hit_samples / item.bracket.miss_samples - 1 if item.bracket.miss_samples else math.inf
-             for item in results if item.bracket is not None]
-    return median(found) if found else None
