@@ -58,14 +58,10 @@ def measure_links(rank: int, world: int, group: Any) -> list[dict[str, Any]]:
     3. That message over every link.
     4. Again over links that look slow.
     """
-    # 1. latency
     found = [_time(group, rank, *link, size) for link in links(world) for size in SIZES]
-    # 2. size of the large message
     slowest = min(item["size"] / min(item["seconds"]) for item in _known(group, found) if item["size"] == SIZES[-1])
     large = min(MOST, max(LEAST, int(slowest * LONG_SECONDS) // 4096 * 4096))
-    # 3. rate
     found += [_time(group, rank, *link, large) for link in links(world)]
-    # 4. held up, or slow
     for _ in range(TRIES):
         if not (slow := _slow(_known(group, found), large)):
             break

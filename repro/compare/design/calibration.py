@@ -184,11 +184,8 @@ def nulls_of(record: Record, cells: Sequence[Cell], metric: Metric, pairs: int) 
     for group in groups.values():
         made = _twins(record, group[0], group[1], metric, pairs, source) if len(group) > 1 else \
             ["it was run without a twin; `repro calibrate SUITE` runs both"]
-        for item in made:
-            if isinstance(item, str):
-                problems.append(f"{group[0].label}: {item}")
-            else:
-                found.append(item)
+        found += [item for item in made if isinstance(item, Null)]
+        problems += [f"{group[0].label}: {item}" for item in made if isinstance(item, str)]
     return found, problems
 
 
