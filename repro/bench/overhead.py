@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from repro.suite.model import Trial
 from repro.worker.loop import Loop
 from repro.worker.main import build
 from repro.worker.setup import RankPlace
+
+if TYPE_CHECKING:
+    from repro.bench.bare_ddp import Trainer
 
 LONG_STEP_MS = 5.0
 """Steps from here on are promised `LIMIT`, shorter ones `SHORT_LIMIT`."""
@@ -101,12 +104,7 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
     try:
         loop.open_data()
         loop.input.start(0)
-        # Both compute with the same values: the bare loop gets the data and the initial weights of the trial.
-        parts = loop.context.parts
-        assert parts is not None
-        images, labels = parts.train_batch(0, np.arange(loop.context.workload.train_samples))
-        loop.input.consumed()
-        bare.take_over(images, labels, list(parts.model.parameters()))
+        _share_start(loop, bare)
         assert loop.steps.ledger is not None
         loop.steps.ledger.start()
         seconds: dict[str, list[float]] = {"ours": [], "theirs": [], "logged": []}
@@ -143,3 +141,13 @@ def _placed(launch: int, contender: int) -> list[Any]:
 
     sizes = Streams(0, launch).generator("placement", contender).integers(1, PLACEMENT, size=8)
     return [torch.empty(int(size)) for size in sizes]
+
+
+def _share_start(loop: Loop, bare: Trainer) -> None:
+    """Give the bare loop the data and the initial weights of the trial, so that both compute with the same values."""
+    parts = loop.context.parts
+    assert parts is not None
+    images, labels = parts.train_batch(0, np.arange(loop.context.workload.train_samples))
+    loop.input.consumed()
+    bare.take_over(images, labels, list(parts.model.parameters()))
+

@@ -213,11 +213,14 @@ def _same_attempt(first: Record, one: Result, second: Record, other: Result) -> 
     sizes = {path.stat().st_size for path in logs}
     if len(sizes) > 1 or 0 in sizes or len({file_sha256(path) for path in logs}) > 1:
         return False
-    if first.cell(one.cell_id).choices.origin != "simulated":
-        return True
-    starts = [next((item.started_ms for item in record.attempts if (item.trial_id, item.attempt) == (
-        result.trial_id, result.attempt)), None) for record, result in ((first, one), (second, other))]
-    return starts[0] == starts[1]
+    simulated = first.cell(one.cell_id).choices.origin == "simulated"
+    return not simulated or _started(first, one) == _started(second, other)
+
+
+def _started(record: Record, result: Result) -> float | None:
+    """Return the start of this attempt, milliseconds since 1970; None if the ledger does not list it."""
+    return next((item.started_ms for item in record.attempts
+                 if (item.trial_id, item.attempt) == (result.trial_id, result.attempt)), None)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
