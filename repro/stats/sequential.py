@@ -196,6 +196,14 @@ class _Process:
     def advance(self, amount: float) -> None:
         """Go to the look at which `amount` pairs are known."""
         self._step, self._now = amount - self._now, amount
+
+    def exit(self, bound: float) -> float:
+        """Return the probability to be beyond a standardized bound at this look for the first time."""
+        if not self._two_sided:
+            return self.above(bound)
+        return float(self._mass @ (self._beyond(bound, 1) + self._beyond(bound, -1))) if bound >= 0 else \
+            float(self._mass.sum())
+
     def above(self, bound: float) -> float:
         """Return the probability to be above a standardized bound at this look."""
         return float(self._mass @ self._beyond(bound, 1))
@@ -206,16 +214,10 @@ class _Process:
 
     def bound_of(self, error: float) -> float:
         """Return the bound beyond which the probability at this look is `error`: it falls as the bound rises."""
-        def beyond(bound: float) -> float:
-            if not self._two_sided:
-                return self.above(bound)
-            return float(self._mass @ (self._beyond(bound, 1) + self._beyond(bound, -1))) if bound >= 0 else \
-                float(self._mass.sum())
-
         low, high = -_FAR, _FAR
         while high - low > 1e-12:
             middle = (low + high) / 2
-            low, high = (middle, high) if beyond(middle) > error else (low, middle)
+            low, high = (middle, high) if self.exit(middle) > error else (low, middle)
         return (low + high) / 2
 
     def stay(self, bound: float) -> None:

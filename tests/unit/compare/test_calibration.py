@@ -27,7 +27,6 @@ from repro.compare.design.calibration import (
     twin_plan,
 )
 from repro.core.errors import UsageError
-from repro.core.files import write_model
 from repro.core.machine import Machine
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
@@ -263,18 +262,6 @@ def test_repeats_of_cells_without_twins_are_no_nulls(tmp_path: Path):
     assert (nulls, len(problems)) == ([], 4)
     found = called("calibrate", tmp_path / "run12-suite.yaml", "--from", record.folder.root)
     assert isinstance(found.exception, UsageError) and "it was run without a twin" in str(found.exception)
-
-
-def test_a_kept_calibration_of_another_kind_is_none(tmp_path: Path):
-    record = record_of(tmp_path, 6)
-    path = record.folder.root / "calibration.json"
-    old = made(["inconclusive", "faster"], record.plan.digest, machine_of(record.environment))
-    dealt = [item.model_copy(update={"how": how}) for item, how in zip(old.nulls, ("drawn pairs", "halves"),
-                                                                       strict=True)]
-    write_model(path, old.model_copy(update={"nulls": tuple(dealt)}))
-    assert calibration_of(record) is None
-    compared = called("compare", record.folder.root)
-    assert compared.exit_code == 0 and "not calibrated" in compared.output
 
 
 def test_twins_that_crashed_give_no_null_and_say_why(tmp_path: Path):
