@@ -156,6 +156,3 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
                 {way: values[WARM_UP:] for way, values in seconds.items()}))
     finally:
         loop.close()
-
-
-

@@ -220,7 +220,6 @@ def measure(
 
 
 def _plan(scratch: Path, processes: int, total: int, steps: int) -> Plan:
-    """Make a suite of one cell and one seed, with `bench_trial`'s choices."""
     choices = bench_trial(processes, total, steps).choices.model_dump(mode="json", by_alias=True)
     kept = ("workload", "engine", "processes", "batch", "device", "warmup_steps", "optimizer", "stop", "evaluate_every")
     suite = {"suite": "bench-tracking", "seeds": 1, "trial": {name: choices[name] for name in kept}}
@@ -278,8 +277,6 @@ def _slow_server(folder: Path, delay: float) -> Iterator[tuple[int, int]]:
 class _Conductor:
     """Runs one arm at a time, when rank 0 requests it."""
 
-    # Five are given; the other two are its own accounts.
-
     order: Sequence[str]
     trackers: Mapping[str, Tracker]
     proxy: int
@@ -328,7 +325,6 @@ class _Conductor:
         return {arm: seconds - self._before.get(arm, 0.0) for arm, seconds in self._cpu().items()}
 
     def _cpu(self) -> dict[str, float]:
-        """Return the processor seconds of every tracking process so far."""
         found = {}
         for arm, tracker in self.trackers.items():
             if tracker.pid is not None:
@@ -392,7 +388,6 @@ def _outcome(
     order: Sequence[str], seconds: Sequence[float], steps: int, processes: int, delay: float,
     replays: dict[str, int], requests: int, cpu_seconds: dict[str, float],
 ) -> TrackingOutcome:
-    """Compute the result; the blocks of a round are paired."""
     first, order = WARMUP * len(ARMS), order[:len(seconds)]
     by_arm: dict[str, list[float]] = {arm: [] for arm in ARMS}
     for arm, taken in zip(order[first:], seconds[first:], strict=True):

@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 
 from benchmarks.verdicts.experiment import made_plan, places_of
-from benchmarks.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario
+from benchmarks.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario, primary
 from benchmarks.verdicts.screen import ALPHA, DISAGREE
-from repro.compare import Comparison, compare
+from repro.compare import Comparison
 from repro.core.frozen import FORMAT
 from repro.published.contest_rules import Contest as Rules
 from repro.published.record import PublishedCell, PublishedPoint, PublishedRecord, PublishedResult, Score
@@ -72,7 +72,7 @@ def _scenario(name: str, design: Contest, *wrong: str) -> Scenario:
         supported = quality_claim(qualities[candidate].tolist(), TARGET, "higher").supported
         if not supported and not checked:
             return Judged(OPEN)
-        word = _verdict(design, qualities, times)
+        word = _compared(design, qualities, times).verdict
         return Judged(word if supported or word == OPEN else DISAGREE)
 
     truth = "at target" if not design.better else "equal" if design.ratio == 1 else f"ratio {design.ratio:g}"
@@ -129,10 +129,6 @@ def _noise(design: Contest, generator: np.random.Generator, shape: tuple[int, in
     return 1 - generator.standard_exponential(shape) if design.noise == "skewed" else generator.standard_normal(shape)
 
 
-def _verdict(design: Contest, qualities: np.ndarray, seconds: np.ndarray) -> str:
-    return _compared(design, qualities, seconds).verdict
-
-
 def contest_of(design: Contest, generator: np.random.Generator) -> Comparison:
     """Return the primary contrast of a new contest."""
     return _compared(design, *_drawn(design, generator))
@@ -148,4 +144,4 @@ def _compared(design: Contest, qualities: np.ndarray, seconds: np.ndarray) -> Co
                run_seconds=float(seconds[place, repeat]),
                hashes={"init_weights": f"w{repeat}", "data_order": f"o{repeat}", "data": "d"})
         for place, repeat in plan.order]
-    return next(item for item in compare(plan, results) if item.primary)
+    return primary(plan, results)

@@ -13,8 +13,8 @@ from functools import lru_cache
 import numpy as np
 
 from benchmarks.verdicts.experiment import Experiment, SimulatedRun, places_of, simulated
-from benchmarks.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario
-from repro.compare import Comparison, compare
+from benchmarks.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario, of_ratio, primary
+from repro.compare import Comparison
 from repro.compare.runs.two_runs import Ran, versus_several
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
@@ -64,11 +64,9 @@ def _again(name: str, slower: float, count: int, ratio: float = 1.0) -> Scenario
         late = {item.trial_id for item in run.results if item.cell_id == run.plan.cells[candidate].cell_id
                 and item.repeat in crashed}
         results = [item.model_copy(update={"attempt": 2}) if item.trial_id in late else item for item in run.results]
-        return Judged(_primary(run, results, _next_day(results)).verdict)
+        return Judged(primary(run.plan, results, _next_day(results)).verdict)
 
-    if ratio == 1:
-        return Scenario(name, "equal", judge, wrong=DIFFERENT)
-    return Scenario(name, f"ratio {ratio:g}", judge, frozenset({"faster"}), frozenset({"slower"}))
+    return of_ratio(name, ratio, judge)
 
 
 def _next_day(results: list[Result]) -> Execution:
@@ -96,7 +94,7 @@ def _turns(name: str, order: str, second: float = 0.0, later: float = 0.0) -> Sc
             shift = math.exp(generator.normal(0, 0.004)) * (1 + second * (number % 2)) * (1 + later) ** number - 1
             run = simulated(replace(CALM, pairs=5, shift=shift), generator, f"{number}-")
             sides[side].append(Ran(f"run {number}", run.plan, run.results,
-                                   _here().model_copy(update={"started_ms": number})))
+                                   here().model_copy(update={"started_ms": number})))
         try:
             words = {item.verdict for item in versus_several(sides["A"], sides["B"])}
         except UsageError:
@@ -107,7 +105,8 @@ def _turns(name: str, order: str, second: float = 0.0, later: float = 0.0) -> Sc
 
 
 @lru_cache(maxsize=1)
-def _here() -> Environment:
+def here() -> Environment:
+    """Return the environment of this machine."""
     return take(Machine("cpu", 0, 2), ())
 
 
@@ -117,7 +116,7 @@ def _after(pairs: int, size: float, generator: np.random.Generator, ratio: float
     _, baseline = places_of(2)
     for before, (cell, repeat) in zip(run.plan.order, run.plan.order[1:], strict=False):
         run.seconds_per_sample[cell, repeat] *= 1 + size * (before[0] == baseline)
-    return _primary(run, run.results)
+    return primary(run.plan, run.results)
 
 
 def _carried(name: str, pairs: int, size: float) -> Scenario:
@@ -167,11 +166,9 @@ def _washed(name: str, pairs: int, cells: int, ratio: float = 1.0) -> Scenario:
             starts.append(Attempt(trial_id=f"{cell_id}-s{repeat}", cell_id=cell_id, repeat=repeat, attempt=1,
                                   started_ms=len(starts), seconds=1, status="ok"))
             last = cell, repeat
-        return Judged(_primary(run, run.results, Execution(starts)).verdict)
+        return Judged(primary(run.plan, run.results, Execution(starts)).verdict)
 
-    if ratio == 1:
-        return Scenario(name, "equal", judge, wrong=DIFFERENT)
-    return Scenario(name, f"ratio {ratio:g}", judge, frozenset({"faster"}), frozenset({"slower"}))
+    return of_ratio(name, ratio, judge)
 
 
 def _with_a_term(name: str, pairs: int, size: float, ratio: float = 1.0) -> Scenario:
@@ -184,15 +181,9 @@ def _with_a_term(name: str, pairs: int, size: float, ratio: float = 1.0) -> Scen
         inside = found.ratio.interval.low <= 1 <= found.ratio.interval.high
         return Judged("open" if inside else "slower" if found.ratio.value > 1 else "faster")
 
-    if ratio == 1:
-        return Scenario(name, "equal", judge, wrong=DIFFERENT)
-    return Scenario(name, f"ratio {ratio:g}", judge, frozenset({"faster"}), frozenset({"slower"}))
+    return of_ratio(name, ratio, judge)
 
 
 def _drawn(design: Experiment, generator: np.random.Generator) -> SimulatedRun:
     """Return a run in an order that was drawn for it."""
     return replace(simulated(design, generator), order_seed=int(generator.integers(SEEDS_BELOW)))
-
-
-def _primary(run: SimulatedRun, results: list[Result], execution: Execution | None = None) -> Comparison:
-    return next(item for item in compare(run.plan, results, execution=execution) if item.primary)

@@ -47,19 +47,14 @@ def _same_grids(run: SimulatedRun, advice: Advice, generator: np.random.Generato
     return simulated(replace(run.design, grids=(min(run.design.grids),) * 2), generator)
 
 
-def _timely(run: SimulatedRun, advice: Advice, generator: np.random.Generator) -> SimulatedRun:
-    return simulated(replace(run.design, late=0.0), generator)
-
-
 def _nothing(run: SimulatedRun, advice: Advice, generator: np.random.Generator) -> None:
     return None
 
 
 FOLLOWED: Mapping[AdviceKind, Follow] = {
     "missing_pairs": _resumed, "next_look": _resumed, "lost_trials": _rerun, "equal_grids": _same_grids,
-    "timely": _timely,
-    "more_pairs": _new(sequential=""), "declare_pairs": _new(), "parted_pairs": _new(parted=0),
-    "own_seeds": _new(trainings=None),
+    "timely": _new(late=0.0), "more_pairs": _new(sequential=""), "declare_pairs": _new(),
+    "parted_pairs": _new(parted=0), "own_seeds": _new(trainings=None),
     "tested": _nothing, "tested_in_a_contest": _nothing, "looks_used_up": _nothing, "not_run_again": _nothing,
 }
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks.verdicts.experiment import Experiment, SimulatedRun, places_of, simulated
-from benchmarks.verdicts.scenario import DIFFERENT, RELATIVE, SHOWN, Judged, Scenario
+from benchmarks.verdicts.scenario import RELATIVE, SHOWN, Judged, Scenario, of_ratio, primary
 from benchmarks.verdicts.screen import ALPHA, paired_p
-from repro.compare import compare
 from repro.compare.design.sequential import looks_taken
 from repro.core.random_streams import SEEDS_BELOW
 from repro.record.folder.execution import Execution, execution_of
@@ -79,15 +78,12 @@ def pooled(
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
         run, plan, execution, _ = in_lanes(design, lanes, generator, unit)
         if design.sequential:
-            word = [item.found.verdict for item in looks_taken(plan, run.results, execution)][-1]
-            return Judged(word)
-        found = next(item for item in compare(plan, run.results, execution=execution) if item.primary)
+            return Judged([item.found.verdict for item in looks_taken(plan, run.results, execution)][-1])
+        found = primary(plan, run.results, execution)
         p = paired_p(run.logs)
         return Judged(found.verdict, None if p is None else p <= ALPHA)
 
-    if design.ratio == 1:
-        return Scenario(name, "equal", judge, wrong=DIFFERENT, rate=1.0 if shown else ALPHA)
-    return Scenario(name, f"ratio {design.ratio:.4g}", judge, frozenset({"faster"}), frozenset({"slower"}), relative)
+    return of_ratio(name, design.ratio, judge, relative, rate=1.0 if shown else ALPHA)
 
 
 def covered(name: str, design: Experiment, lanes: Lanes) -> Scenario:
@@ -95,7 +91,7 @@ def covered(name: str, design: Experiment, lanes: Lanes) -> Scenario:
 
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
         run, plan, execution, true = in_lanes(design, lanes, generator)
-        found = next(item for item in compare(plan, run.results, execution=execution) if item.primary).interval
+        found = primary(plan, run.results, execution).interval
         assert found is not None, "its pairs differ"
         return Judged("inside" if math.log(found.low) <= true <= math.log(found.high) else "outside")
 
@@ -119,7 +115,7 @@ def loaded(name: str, design: Experiment, lanes: Lanes, solo: int, effect: float
 
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
         run, plan, execution = under_load(design, lanes, solo, effect, generator)
-        found = next(item for item in compare(plan, run.results, execution=execution) if item.primary).by_load
+        found = primary(plan, run.results, execution).by_load
         assert found is not None, "its trials have times"
         return Judged("differs" if found.differs else "no difference")
 

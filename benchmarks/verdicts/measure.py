@@ -102,7 +102,6 @@ def row_of(scenario: Scenario, words: Mapping[str, int], by_t: int, with_t: int)
 
 
 def _holds(row: Row) -> bool:
-    """Return whether the shares are as promised, within simulation error."""
     if row.words.get(DISAGREE):
         return False
     if row.wrong is not None and row.wrong > allowed(row.experiments, row.rate):

@@ -131,7 +131,6 @@ MOST_TIMES = 4
 
 
 def _announced(design: Execution, before: MeanLog, pairs: int) -> tuple[int, float]:
-    """Return the new pairs and the margin."""
     if design.margin is None:
         margin = supported_margin(before, pairs, design.declared, in_looks=design.in_looks)
         assert margin is not None
@@ -171,17 +170,17 @@ def reproductions() -> Iterator[Scenario]:
         yield _edge(f"reproduce, interaction {own:.0%} declared, at the margin",
                     Execution(10, 0.05, interaction=own, declared=own, change=EDGE))
         name, undeclared = f"reproduce, interaction {own:.0%} undeclared", Execution(10, 0.02, interaction=own)
-        yield _shown(name, undeclared)
-        yield _shown_edge(f"{name}, at the margin", replace(undeclared, change=EDGE))
+        yield _equal(name, undeclared, shown=True)
+        yield _edge(f"{name}, at the margin", replace(undeclared, change=EDGE), shown=True)
     for true in (0.0, 0.03):
         name, chosen = f"reproduce, records with p < 5 %, true ratio {1 + true:g}", Execution(
             10, 0.05, true=math.log1p(true), chosen=True)
-        yield _shown(name, chosen)
-        yield _shown_edge(f"{name}, at the margin", replace(chosen, change=EDGE))
-        yield _shown(f"{name}, margin 5%, even if undecided", replace(chosen, margin=0.05, undecided=True))
+        yield _equal(name, chosen, shown=True)
+        yield _edge(f"{name}, at the margin", replace(chosen, change=EDGE), shown=True)
+        yield _equal(f"{name}, margin 5%, even if undecided", replace(chosen, margin=0.05, undecided=True), shown=True)
     for tries in (3, 5):
-        yield _shown_edge(f"reproduce, up to {tries} times until reproduced, at the margin",
-                          Execution(10, 0.05, change=EDGE, tries=tries))
+        yield _edge(f"reproduce, up to {tries} times until reproduced, at the margin",
+                    Execution(10, 0.05, change=EDGE, tries=tries), shown=True)
 
 
 def _judge(name: str, truth: str, design: Execution, **promised: object) -> Scenario:
@@ -191,25 +190,17 @@ def _judge(name: str, truth: str, design: Execution, **promised: object) -> Scen
     return Scenario(name, truth, judge, **promised)  # type: ignore[arg-type]
 
 
-def _equal(name: str, design: Execution) -> Scenario:
+def _equal(name: str, design: Execution, shown: bool = False) -> Scenario:
+    """Return a scenario without a change; `shown`: its rates are shown and not promised."""
     return _judge(name, "equal", design, wrong=frozenset({"not reproduced"}), right=frozenset({"reproduced"}),
-                  least=POWER)
+                  least=None if shown else POWER, rate=1.0 if shown else ALPHA)
 
 
-def _edge(name: str, design: Execution) -> Scenario:
-    return _judge(name, "margin", design, wrong=frozenset({"reproduced"}))
+def _edge(name: str, design: Execution, shown: bool = False) -> Scenario:
+    """Return the same at a change of the margin."""
+    return _judge(name, "margin", design, wrong=frozenset({"reproduced"}), rate=1.0 if shown else ALPHA)
 
 
 def _changed(name: str, design: Execution) -> Scenario:
     return _judge(name, "ratio 1.3", design, wrong=frozenset({"reproduced"}), right=frozenset({"not reproduced"}),
                   least=POWER)
-
-
-def _shown(name: str, design: Execution) -> Scenario:
-    """Return a scenario without a change whose rates are shown, and not promised."""
-    return _judge(name, "equal", design, wrong=frozenset({"not reproduced"}), right=frozenset({"reproduced"}), rate=1.0)
-
-
-def _shown_edge(name: str, design: Execution) -> Scenario:
-    """Return the same at a change of the margin."""
-    return _judge(name, "margin", design, wrong=frozenset({"reproduced"}), rate=1.0)

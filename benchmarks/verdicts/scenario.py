@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -10,8 +10,11 @@ import numpy as np
 
 from benchmarks.verdicts.experiment import CURVES_FROM, Experiment, SimulatedRun, made_plan, simulated
 from benchmarks.verdicts.screen import ALPHA, DISAGREE, clear_difference, is_open, paired_p
-from repro.compare import compare
+from repro.compare import Comparison, compare
 from repro.compare.design.sequential import stages, take_look
+from repro.record.folder.execution import Execution
+from repro.record.result.results import Result
+from repro.suite.planning.plan import Plan
 
 RELATIVE = 0.9
 SHOWN = 0.0
@@ -29,14 +32,17 @@ class Judged(NamedTuple):
     """The paired t test alone finds a difference; None: it has no p, or the scenario does not ask."""
 
 
+Judge = Callable[[np.random.Generator, bool], Judged]
+"""Simulates one experiment; True: without the short cut, and compares both."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """One cell of the table."""
 
     name: str
     truth: str
-    judge: Callable[[np.random.Generator, bool], Judged]
-    """Simulate one experiment; True: without the short cut, and compare both."""
+    judge: Judge
     wrong: frozenset[str] = frozenset()
     """Answers that the truth makes wrong: at most `rate` of all."""
     right: frozenset[str] = frozenset()
@@ -50,6 +56,17 @@ class Scenario:
     """Largest share of wrong answers."""
 
 
+def of_ratio(
+    name: str, ratio: float, judge: Judge, relative: float | None = None, least: float | None = None,
+    rate: float = ALPHA,
+) -> Scenario:
+    """Return the scenario of a true ratio: of equal cells, which alone have a `rate`, or of different ones."""
+    if ratio == 1:
+        return Scenario(name, "equal", judge, wrong=DIFFERENT, rate=rate)
+    right, wrong = ("slower", "faster") if ratio > 1 else ("faster", "slower")
+    return Scenario(name, f"ratio {ratio:.4g}", judge, frozenset({wrong}), frozenset({right}), relative, least)
+
+
 def single_run(
     name: str, design: Experiment, relative: float | None = RELATIVE, least: float | None = None
 ) -> Scenario:
@@ -58,14 +75,11 @@ def single_run(
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
         run = simulated(design, generator)
         quick = None if design.drift else _quick(run)
-        word = verdict(run) if quick is None or checked else quick
+        word = primary(run.plan, run.results).verdict if quick is None or checked else quick
         p = paired_p(run.logs)
         return Judged(DISAGREE if quick not in (None, word) else word, None if p is None else p <= ALPHA)
 
-    if design.ratio == 1:
-        return Scenario(name, "equal", judge, wrong=DIFFERENT)
-    right, wrong = ("slower", "faster") if design.ratio > 1 else ("faster", "slower")
-    return Scenario(name, f"ratio {design.ratio:.4g}", judge, frozenset({wrong}), frozenset({right}), relative, least)
+    return of_ratio(name, design.ratio, judge, relative, least)
 
 
 def wrongly_same(name: str, design: Experiment, relative: float | None = None) -> Scenario:
@@ -73,9 +87,9 @@ def wrongly_same(name: str, design: Experiment, relative: float | None = None) -
     return replace(single_run(name, design, relative), wrong=frozenset({"same"}))
 
 
-def verdict(run: SimulatedRun) -> str:
-    """Return the verdict of the primary contrast."""
-    return next(item for item in compare(run.plan, run.results) if item.primary).verdict
+def primary(plan: Plan, results: Sequence[Result], execution: Execution | None = None) -> Comparison:
+    """Return the primary contrast, compared."""
+    return next(item for item in compare(plan, results, execution=execution) if item.primary)
 
 
 def _quick(run: SimulatedRun) -> str | None:

@@ -11,7 +11,7 @@ from typing import get_args
 import numpy as np
 
 from benchmarks.verdicts.contests import contests
-from benchmarks.verdicts.exchange import exchange
+from benchmarks.verdicts.exchange import exchange, here
 from benchmarks.verdicts.experiment import Experiment, Miss, simulated
 from benchmarks.verdicts.followed import advised_scenarios
 from benchmarks.verdicts.lanes import lane_scenarios
@@ -23,8 +23,8 @@ from benchmarks.verdicts.scenario import (
     SHOWN,
     Judged,
     Scenario,
+    primary,
     single_run,
-    verdict,
     wrongly_same,
 )
 from benchmarks.verdicts.sequential_runs import sequential_scenarios
@@ -35,8 +35,6 @@ from repro.compare.runs.two_runs import Ran, versus, versus_several
 from repro.compare.verdict.condition import parse
 from repro.compare.verdict.family import ALPHA
 from repro.core.errors import UsageError
-from repro.core.machine import Machine
-from repro.record.environment.environment import Environment, take
 from repro.suite.design import LEAST_REPEATS
 
 FULL_PATH = 40
@@ -65,18 +63,13 @@ def several_runs(name: str, design: Experiment, apart: float, runs: int = 5) -> 
             shift = math.exp(generator.normal(0, apart)) - 1
             run = simulated(replace(design, shift=shift), generator, f"{number}-")
             every.append(Ran(f"run {number}", run.plan, run.results,
-                             _here().model_copy(update={"started_ms": number})))
+                             here().model_copy(update={"started_ms": number})))
         before, after = ([run for place, run in enumerate(every) if (place % 4 in (0, 3)) is first]
                          for first in (True, False))
         words = {item.verdict for item in versus_several(before, after)}
         return Judged(min(words & DIFFERENT, default="same" if "same" in words else OPEN))
 
     return Scenario(name, "equal", judge, wrong=DIFFERENT)
-
-
-@lru_cache(maxsize=1)
-def _here() -> Environment:
-    return take(Machine("cpu", 0, 2), ())
 
 
 def gate(name: str, design: Experiment, condition: str, every: bool) -> Scenario:
@@ -107,7 +100,8 @@ def planned(name: str, pilot: int, spread: float, ratio: float = 1.05) -> Scenar
         pairs = _pairs(_rounded(float(np.std(first[0] - first[1], ddof=1))), ratio, pilot)
         design = Experiment(pairs, ratio=ratio, spread=spread)
         if pairs <= FULL_PATH:
-            return Judged(verdict(simulated(design, generator)))
+            run = simulated(design, generator)
+            return Judged(primary(run.plan, run.results).verdict)
         logs = generator.normal(0, spread, (2, pairs))
         _, interval = stats.paired_ratio(np.exp(logs[0] + math.log(ratio)).tolist(), np.exp(logs[1]).tolist())
         return Judged("slower" if interval.low > 1 else "faster" if interval.high < 1 else "inconclusive")

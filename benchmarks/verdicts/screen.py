@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 from repro import stats
+from repro.compare.evidence.missed import sign_test
 from repro.stats.anytime import bet, e_same
 from repro.suite.model import MARGIN
 
@@ -33,7 +34,8 @@ def is_open(logs: np.ndarray, level: float = ALPHA, same: float = ALPHA) -> bool
     """Return True if no verdict is possible: a difference at this level, or sameness at that of each side."""
     p = paired_p(logs)
     if p is None:
-        return not np.all(np.isfinite(logs)) and _sign_p(logs) > FAR * level
+        sign_p = sign_test(int(np.sum(logs > 0)), int(np.sum(logs < 0)))
+        return not np.all(np.isfinite(logs)) and sign_p > FAR * level
     equal = stats.or_none(lambda: stats.tost(logs.tolist(), MARGIN))
     return p > min(FAR * level, 0.5) and equal is not None and equal.p > min(FAR * same, 0.5)
 
@@ -59,10 +61,3 @@ def first_refuted(logs: np.ndarray) -> int | None:
     """Return the pairs after which the e-value against equal cells first reaches 20; None: after none."""
     reached = np.flatnonzero(bet(logs).either >= math.log(1 / ALPHA))
     return int(reached[0]) + 1 if len(reached) else None
-
-
-def _sign_p(logs: np.ndarray) -> float:
-    from scipy.stats import binomtest
-
-    above, below = int(np.sum(logs > 0)), int(np.sum(logs < 0))
-    return float(binomtest(above, above + below).pvalue) if above + below else 1.0

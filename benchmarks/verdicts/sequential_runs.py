@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.verdicts.experiment import Experiment, SimulatedRun, places_of, simulated
-from benchmarks.verdicts.scenario import DIFFERENT, OPEN, SHOWN, Judged, Scenario, single_run, wrongly_same
+from benchmarks.verdicts.scenario import DIFFERENT, OPEN, SHOWN, Judged, Scenario, of_ratio, single_run, wrongly_same
 from benchmarks.verdicts.screen import ALPHA, DISAGREE, first_refuted, is_open_anytime, paired_p
 from repro import stats
 from repro.compare.design.sequential import take_look
@@ -79,9 +79,7 @@ def _open_ended(name: str, design: Experiment) -> Scenario:
         early = first is None or (checked and look > ANYTIME_LEAST and _at_look(run, look - 1) in DIFFERENT)
         return Judged(DISAGREE if word in DIFFERENT and early else word, None if p is None else p <= ALPHA)
 
-    if design.ratio == 1:
-        return Scenario(name, "equal", judge, wrong=DIFFERENT)
-    return Scenario(name, f"ratio {design.ratio:g}", judge, frozenset({"faster"}), frozenset({"slower"}), SHOWN)
+    return of_ratio(name, design.ratio, judge, SHOWN)
 
 
 def _every_look(name: str, design: Experiment) -> Scenario:
@@ -146,7 +144,6 @@ def places_in_order(run: SimulatedRun) -> np.ndarray:
 
 
 def _at_look(run: SimulatedRun, pairs: int) -> str:
-    """Return the verdict at a look of an open-ended run."""
     taken = take_look(run.plan, run.results, Stage(pairs - ANYTIME_LEAST + 1, ANYTIME_LOOKS, pairs, anytime=True))
     assert taken is not None, "the results of all pairs are there"
     return taken.found.verdict

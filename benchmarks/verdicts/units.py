@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.verdicts.experiment import Experiment, SimulatedRun, places_of, simulated
-from benchmarks.verdicts.scenario import DIFFERENT, SHOWN, Judged, Scenario
+from benchmarks.verdicts.experiment import Experiment, places_of, simulated
+from benchmarks.verdicts.scenario import DIFFERENT, SHOWN, Judged, Scenario, primary
 from benchmarks.verdicts.sequential_runs import DESIGNS
-from repro.compare import Comparison, compare
 from repro.record.folder.execution import Execution
 from repro.record.folder.ledger import Attempt
 
@@ -45,10 +44,6 @@ def units() -> Iterator[Scenario]:
                 yield _stopped(name, design, corrected)
 
 
-def _primary(run: SimulatedRun) -> Comparison:
-    return next(item for item in compare(run.plan, run.results) if item.primary)
-
-
 def _stalls(pairs: int, ratio: float = 1.0) -> Scenario:
     """Return a candidate that stalls now and then: equal to the baseline until then, so that `same` is wrong, or 5 %
     faster, so that `faster` is. That is allowed only where no stall may be seen."""
@@ -59,7 +54,8 @@ def _stalls(pairs: int, ratio: float = 1.0) -> Scenario:
         run = simulated(design, generator)
         pace = run.seconds_per_sample.copy()
         pace[candidate] *= np.where(generator.random(pairs) < STALLED, STALL, 1.0)
-        return Judged(_primary(replace(run, seconds_per_sample=pace)).verdict)
+        stalled = replace(run, seconds_per_sample=pace)
+        return Judged(primary(stalled.plan, stalled.results).verdict)
 
     none_seen = (1 - STALLED) ** pairs
     start, wrong = ("", "same") if ratio == 1 else ("5 % faster, ", "faster")
@@ -88,7 +84,7 @@ def _crashing(share: float) -> Scenario:
         starts = [Attempt(trial_id=item.trial_id, cell_id=item.cell_id, repeat=item.repeat, attempt=number, seconds=1,
                           started_ms=10 * place + number, status="ok" if number == item.attempt else "crashed")
                   for place, item in enumerate(results) for number in range(1, item.attempt + 1)]
-        found = next(each for each in compare(ran.plan, results, execution=Execution(starts)) if each.primary)
+        found = primary(ran.plan, results, Execution(starts))
         return Judged(f"{found.verdict} when it succeeds" if found.qualifier else found.verdict)
 
     return Scenario(f"the slowest {share:.0%} crash and run again", "equal", judge,
@@ -105,7 +101,7 @@ def _failing(spread: float) -> Scenario:
         reached = run.reached.copy()
         reached[candidate] &= generator.random(design.pairs) >= 0.15
         failing = replace(run, design=replace(design, missed=0.15, missed_by="diverged"), reached=reached)
-        found = _primary(failing)
+        found = primary(failing.plan, failing.results)
         return Judged(f"{found.verdict} when it succeeds" if found.qualifier else found.verdict)
 
     return Scenario(f"5 % faster, 15 % diverged, CV {spread:.0%}", "fails more", judge, wrong=frozenset({"faster"}))
@@ -121,7 +117,8 @@ def _tuned(pairs: int) -> Scenario:
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
         run = simulated(design, generator)
         found = np.exp(generator.normal(0, 0.02, (design.cells, 1)))
-        return Judged(_primary(replace(run, seconds_per_sample=run.seconds_per_sample * found)).verdict)
+        tuned = replace(run, seconds_per_sample=run.seconds_per_sample * found)
+        return Judged(primary(tuned.plan, tuned.results).verdict)
 
     return Scenario(f"tuned by one search each, {pairs} pairs", "equal contenders", judge)
 
@@ -133,7 +130,8 @@ def _searched(count: int, ratio: float = 1.0) -> Scenario:
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
         run = simulated(design, generator)
         found = np.exp(generator.normal(0, 0.02, run.seconds_per_sample.shape))
-        return Judged(_primary(replace(run, seconds_per_sample=run.seconds_per_sample * found)).verdict)
+        tuned = replace(run, seconds_per_sample=run.seconds_per_sample * found)
+        return Judged(primary(tuned.plan, tuned.results).verdict)
 
     name = f"tuned by {count} searches each"
     if ratio == 1:
@@ -148,7 +146,8 @@ def _stopped(name: str, design: Experiment, corrected: bool) -> Scenario:
     run_of = replace(design, pairs=looks["looks"][-1], sequential=json.dumps(looks))
 
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
-        found = _primary(simulated(run_of, generator))
+        run = simulated(run_of, generator)
+        found = primary(run.plan, run.results)
         value = found.unbiased.value if corrected and found.unbiased else found.ratio
         assert value is not None, "every trial has its time"
         apart = value - design.ratio

@@ -44,20 +44,15 @@ class BenchOutcome(Frozen):
 
     def text(self) -> str:
         pairs = len(self.ours_values)
+        inner = "" if self.median_low is None else f" ({self.median_low:.4f} to {self.median_high:.4f})"
         return "\n".join([
             self.what,
             f"  {self.ours}: median {median(self.ours_values):.4g} {self.unit}",
             f"  {self.theirs}: median {median(self.theirs_values):.4g} {self.unit}",
             f"  ratio {self.ratio:.4f} ({self.level:.0%} interval {self.low:.4f} to {self.high:.4f}, {pairs} "
-            f"interleaved pairs), median of pairs {self.median_ratio:.4f}{self._median_interval()}; promised: at most "
-            f"{self.limit:g}",
+            f"interleaved pairs), median of pairs {self.median_ratio:.4f}{inner}; promised: at most {self.limit:g}",
             "  measured on this machine, now",
         ])
-
-    def _median_interval(self) -> str:
-        if self.median_low is None:
-            return ""
-        return f" ({self.median_low:.4f} to {self.median_high:.4f})"
 
 
 def outcome(

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from repro.bench.trial import BenchOutcome, bench_trial, outcome, preload, run_trial
@@ -47,7 +46,7 @@ def measure(pairs: int, nodes: int = 1) -> BenchOutcome:
     os.environ[LISTEN] = "127.0.0.1:0"
     try:
         launcher.open(preload(), "cpu")
-        ours, theirs = _pairs(pairs, launcher, processes, _torchrun if nodes == 1 else lambda: _torchruns(nodes))
+        ours, theirs = _pairs(pairs, launcher, processes, nodes)
         loaded = launcher.preload_seconds
     finally:
         launcher.close()
@@ -59,10 +58,7 @@ def measure(pairs: int, nodes: int = 1) -> BenchOutcome:
     return outcome(what, ("repro", ours), ("torchrun", theirs), "s", LIMIT)
 
 
-def _pairs(
-    pairs: int, launcher: Launcher, processes: int, bare: Callable[[], float]
-) -> tuple[list[float], list[float]]:
-    """Return the seconds of the harness and of the bare start, by pair."""
+def _pairs(pairs: int, launcher: Launcher, processes: int, nodes: int) -> tuple[list[float], list[float]]:
     ours: list[float] = []
     theirs: list[float] = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -71,20 +67,18 @@ def _pairs(
                 if harness:
                     ours.append(run_trial(launcher, bench_trial(processes, 1, 1), Path(scratch, f"{pair}")))
                 else:
-                    theirs.append(bare())
+                    theirs.append(_torchrun(nodes))
     return ours, theirs
 
 
 SCRIPT = Path(__file__).with_name("bare_ddp.py")
 
 
-def _torchrun() -> float:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
-    return _seconds([command])
-
-
-def _torchruns(nodes: int) -> float:
-    """Start one torchrun a node, as `ssh NODE torchrun ...` would."""
+def _torchrun(nodes: int) -> float:
+    """Return the seconds of one torchrun a node; of several nodes each is started as `ssh NODE torchrun ...` would."""
+    if nodes == 1:
+        return _seconds([
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]])
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     return _seconds([

@@ -269,9 +269,6 @@ class Factors:
             for level, found in by_level.items() if level != reference
         ]
 
-    def label(self, factor: str, value: Hashable) -> str:
-        """Return the words for a level."""
-        return next((level.label for level in self.levels(factor) if level.value == value), str(value))
 
 
 def _level_of(cell: Cell, data: Mapping[str, Any], factor: str, fields: Iterable[str]) -> Level:

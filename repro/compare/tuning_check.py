@@ -171,7 +171,10 @@ def _setting_problems(record: Record, drawn: Sequence[Contender], found: Tuning 
     for key, contender in by_key.items():
         if key not in given:
             yield f"{contender.label} was not scored with a tuned setting"
-    if drawn and suite.settings and not _covers(record):
+    levels = tuned_levels(record.plan)  # none if it cannot be told here
+    if drawn and suite.settings and not all(
+            any(_has(levels[cell.cell_id], item.where) for item in suite.settings)
+            for cell in record.plan.cells if cell.cell_id in levels):
         yield "a scored cell has no tuned setting, although others have one"
     if found is None:
         return
@@ -191,13 +194,6 @@ def _setting_problems(record: Record, drawn: Sequence[Contender], found: Tuning 
 
 def _key(levels: Mapping[str, Any]) -> str:
     return json.dumps(levels, sort_keys=True)
-
-
-def _covers(record: Record) -> bool:
-    """Return whether every scored cell has a tuned setting, as far as it can be told here."""
-    levels = tuned_levels(record.plan)
-    return all(any(_has(levels[cell.cell_id], item.where) for item in record.plan.suite.settings)
-               for cell in record.plan.cells if cell.cell_id in levels)
 
 
 def _has(levels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

@@ -71,7 +71,6 @@ def compare_cells(
 
 
 def _paired(found: Comparison) -> Comparison:
-    """Return a comparison whose trials are pairs."""
     if not found.pairs and found.refused:
         raise UsageError(f"{found.candidate_label} and {found.baseline_label} are no pairs: "
                          f"{found.because.removeprefix(ASKED_AFTERWARDS).removeprefix('; ')}; name two cells whose "

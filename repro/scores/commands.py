@@ -11,7 +11,6 @@ from repro.cli.options import FiniteRange, PlaceParam, answer, json_option
 from repro.suite.metrics import METRICS
 
 if TYPE_CHECKING:
-    from repro.cli.terminal import Console
     from repro.scores.runs import Scored
 
 TO_TARGET = [name for name, spec in METRICS.items() if spec.to_target]
@@ -50,14 +49,13 @@ def scores(
     answer(as_json, found.model_copy(update={"runs": tuple(map(str, runs))}), lambda: print_scored(found))
 
 
-def print_scored(scored: Scored, console: Console | None = None) -> None:
+def print_scored(scored: Scored) -> None:
     """Print medians, scores and what they rest on."""
     from repro.cli.terminal import stdout
     from repro.cli.text.compare import print_table
     from repro.scores.score_tables import score_table, score_time_table
 
-    console = console or stdout(200)
-    found = scored.scores
+    console, found = stdout(200), scored.scores
     console.lines(
         *(f"{of.suite}, digest {of.suite_digest[:16]}, method {of.method}: {METRICS[found.metric].noun}"
           for of in scored.suites),

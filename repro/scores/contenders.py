@@ -69,7 +69,11 @@ def field_of(records: Sequence[Record], by: Sequence[str] = ()) -> Field:
                                  f"{cell.label}): name the factors that distinguish them with --by")
             found[place] = entry
     contenders, workloads = (tuple(dict.fromkeys(place[index] for place in found)) for index in (0, 1))
-    _check_count(workloads, records, chosen)
+    if len(workloads) < 2:
+        named = ", ".join(record.plan.suite.suite for record in records)
+        raise UsageError(f"scores are taken over workloads, and {named} has only one by "
+                         f"{', '.join(chosen) or 'no factor'} ({workloads[0]}); --by names the factors of a contender, "
+                         "all others distinguish workloads")
     _check_alike(found.values())
     left = {name: f"it has no cell on {'; '.join(without)}" for name in contenders
             if (without := [workload for workload in workloads if (name, workload) not in found])}
@@ -112,7 +116,7 @@ class _Names:
     def workload(self, cell: Cell) -> str:
         """Return the task, and what else varies on a task but names no contender."""
         free = [name for name in _varying_on_a_task(self.records) if not _covered(name, self.by) and name != "workload"]
-        goal = [f"{target_of(cell)}"] if any(name.partition(".")[0] == "stop" for name in free) else []
+        goal = [target_of(cell)] if any(name.partition(".")[0] == "stop" for name in free) else []
         others = {name: cell.factors[name] for name in free
                   if name in cell.factors and name.partition(".")[0] not in TASK}
         return ", ".join([cell.choices.task, *goal, *([label_of(cell.choices, others)] if others else [])])
@@ -146,15 +150,7 @@ def _check_factors(records: Sequence[Record], by: Sequence[str]) -> None:
                                  f"{', '.join(_varying(records)) or 'none'}")
 
 
-def _check_count(workloads: Sequence[str], records: Sequence[Record], by: Sequence[str]) -> None:
-    if len(workloads) < 2:
-        named = ", ".join(record.plan.suite.suite for record in records)
-        raise UsageError(f"scores are taken over workloads, and {named} has only one by {', '.join(by) or 'no factor'} "
-                         f"({workloads[0]}); --by names the factors of a contender, all others distinguish workloads")
-
-
 def _check_alike(entries: Iterable[Entry]) -> None:
-    """Refuse cells of one workload that do not compare."""
     first: dict[str, Entry] = {}
     for entry in entries:
         mate = first.setdefault(entry.workload, entry)

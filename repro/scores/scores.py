@@ -234,7 +234,9 @@ def _times(field: Field, scale: MetricSpec) -> _Times:
     for name in field.contenders:
         for workload in field.workloads:
             entry = field.entries[name, workload]
-            found = seeds[name, workload] = _seeds(entry, scale)
+            # The figure of every seed that tells about the cell, None for a miss.
+            found = seeds[name, workload] = [figure(item, scale) for item in entry.record.of_cell(entry.cell.cell_id)
+                                             if meaning(item.status).counts]
             if not found:
                 raise UsageError(f"{name} on {workload}: no trial has run that can be scored")
             median = float(stats.resampled_medians(found, np.arange(len(found))[None, :])[0])
@@ -247,11 +249,6 @@ def _times(field: Field, scale: MetricSpec) -> _Times:
     draws = np.stack([np.stack([_resampled(field.entries[name, workload], seeds[name, workload])
                                 for workload in field.workloads]) for name in field.contenders])
     return _Times(field, outcomes, draws)
-
-
-def _seeds(entry: Entry, scale: MetricSpec) -> list[float | None]:
-    """Return the figure of every seed that tells about the cell, None for a miss."""
-    return [figure(item, scale) for item in entry.record.of_cell(entry.cell.cell_id) if meaning(item.status).counts]
 
 
 def _resampled(entry: Entry, outcomes: Sequence[float | None]) -> np.ndarray:
@@ -311,7 +308,6 @@ def _mean_ratio(found: _Times, name: str, reference: str) -> tuple[float | None,
 
 
 class _Bands:
-    """Percentile intervals over the draws."""
 
     def __init__(self, draws: np.ndarray, reference: int, taus: Sequence[float], tau_max: float) -> None:
         ratios = stats.ratios_to_best(draws)
@@ -336,7 +332,6 @@ class _Bands:
 
 
 def _cautions(found: _Times) -> Iterator[str]:
-    """Yield what must be known before the scores are used."""
     late = [item for item in found.outcomes.values() if item.n < item.planned]
     if late:
         yield (f"{len(late)} of {len(found.outcomes)} cells have fewer seeds than planned (first: "

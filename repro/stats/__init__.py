@@ -14,7 +14,6 @@ from repro.stats.exact_tests import (
     pairs_to_survive,
     probability_less,
     sign_flip,
-    sign_flip_any,
     sign_flip_floor,
 )
 from repro.stats.grid_effect import bracket_bias, bracket_welch, range_interval
@@ -48,5 +47,5 @@ from repro.stats.ratio import (
     welch_p,
     welch_ratio,
 )
-from repro.stats.sample import deviation, mean, or_none
+from repro.stats.sample import deviation, or_none
 from repro.stats.survival import cumulative_incidence, kaplan_meier, log_rank, restricted_mean, restricted_ratio

@@ -172,9 +172,13 @@ def order_trend(order: Sequence[float], logs: Sequence[float]) -> tuple[float, f
         raise ValueError("a trend needs values that differ")
     tied = len(np.unique(places)) < len(places) or len(np.unique(values)) < len(values)
     found = kendalltau(places, values, method="asymptotic" if tied else "exact")
-    if tied and len(values) <= ENUMERATED:
-        return float(found.statistic), _enumerated(places, values)
-    return float(found.statistic), min(1.0, float(found.pvalue))
+    if not tied or len(values) > ENUMERATED:
+        return float(found.statistic), min(1.0, float(found.pvalue))
+    first, second = np.triu_indices(len(values), 1)
+    direction = np.sign(places[second] - places[first])
+    orders = values[np.array(list(permutations(range(len(values)))))]
+    sums = np.abs(np.sign(orders[:, second] - orders[:, first]) @ direction)  # |concordant - discordant pairs|
+    return float(found.statistic), float(np.mean(sums >= sums[0] - 0.5))
 
 
 def lane_trend(lanes: Sequence[Sequence[float]]) -> tuple[float, float]:
@@ -224,12 +228,3 @@ def _rounded(values: np.ndarray) -> np.ndarray:
     ranks = np.empty(len(values))
     ranks[np.argsort(values, kind="stable")] = np.cumsum(steps)
     return ranks
-
-
-def _enumerated(places: np.ndarray, values: np.ndarray) -> float:
-    """Return the share of all orders whose |concordant - discordant pairs| is at least the one seen."""
-    first, second = np.triu_indices(len(values), 1)
-    direction = np.sign(places[second] - places[first])
-    orders = values[np.array(list(permutations(range(len(values)))))]
-    sums = np.abs(np.sign(orders[:, second] - orders[:, first]) @ direction)
-    return float(np.mean(sums >= sums[0] - 0.5))

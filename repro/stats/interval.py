@@ -24,30 +24,21 @@ class Interval:
     level: float
 
 
-def median_interval(values: Sequence[float], level: float = 0.95, missed: int = 0) -> Interval | None:
+def median_interval(values: Sequence[float], level: float = 0.95) -> Interval | None:
     """Return the order-statistic interval of the median; it assumes no distribution.
 
     The narrowest symmetric pair of order statistics (k, n+1-k) whose coverage 1 - 2 P(Bin(n, 1/2) < k) reaches
     `level`; the interval's own coverage is kept in `level` (exact for continuous values, more where values tie: Hoefler
     & Belli 2015, section 3.1.3). None if n is too small for any pair (n < 6 at 95 %).
 
-    Args:
-        missed: further runs that took longer than every run in `values`, by an unknown amount. That is enough for
-            ranks; `high` is infinite if the upper rank falls on them.
-
     Raises:
-        ValueError: a value is not finite, `missed` is negative.
+        ValueError: a value is not finite.
     """
     check_level(level)
-    if missed < 0:
-        raise ValueError(f"runs that missed cannot be {missed}")
-    ordered = [*sorted(finite(values).tolist()), *[math.inf] * missed]
-    count = len(ordered)
-    coverages = _coverages(count)
+    ordered = sorted(finite(values).tolist())
+    coverages = _coverages(len(ordered))
     k = int(np.sum(coverages >= level))
-    if k == 0 or math.isinf(ordered[k - 1]):
-        return None
-    return Interval(ordered[k - 1], ordered[count - k], float(coverages[k - 1]))
+    return Interval(ordered[k - 1], ordered[-k], float(coverages[k - 1])) if k else None
 
 
 @lru_cache(maxsize=256)

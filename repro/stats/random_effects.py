@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repro.stats.interval import Interval
+from repro.stats.interval import Interval, t_quantile
 from repro.stats.sample import FLAT, at_least, check_level, finite, positive
 
 LEAST = 3
@@ -84,8 +84,6 @@ def random_effects(effects: Sequence[float], variances: Sequence[float], level: 
         ValueError: fewer than two experiments, a value that is not finite, or a variance that is not positive.
     """
     from scipy.stats import chi2
-    from scipy.stats import t as student
-
     check_level(level)
     found, spread = at_least(finite(effects, "effects"), 2, "a common estimate"), positive(variances)
     if len(found) != len(spread):
@@ -98,10 +96,11 @@ def random_effects(effects: Sequence[float], variances: Sequence[float], level: 
     mean = float(np.sum(weights * found) / np.sum(weights))
     plain = 1 / float(np.sum(weights))
     knapp = float(np.sum(weights * (found - mean) ** 2)) / (count - 1) * plain
-    half = float(student.ppf(0.5 + level / 2, count - 1)) * math.sqrt(max(knapp, plain))
+    quantile = t_quantile(0.5 + level / 2, count - 1)
+    half = quantile * math.sqrt(max(knapp, plain))
     reach = None if count < LEAST else max(
-        float(student.ppf(0.5 + level / 2, count - 2)) * math.sqrt(between + max(knapp, plain)),
-        float(student.ppf(0.5 + level / 2, count - 1)) * math.sqrt(float(found.var(ddof=1)) * (1 + 1 / count)))
+        t_quantile(0.5 + level / 2, count - 2) * math.sqrt(between + max(knapp, plain)),
+        quantile * math.sqrt(float(found.var(ddof=1)) * (1 + 1 / count)))
     return RandomEffects(
         count, mean, math.sqrt(knapp), Interval(mean - half, mean + half, level), q, float(chi2.sf(q, count - 1)),
         math.sqrt(between), max(0.0, (q - (count - 1)) / q) if q > 0 else 0.0,

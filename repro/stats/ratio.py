@@ -113,7 +113,6 @@ class Equivalence:
     interval: Interval
     """Interval of the ratio, at 1 - 2 alpha: inside the margin exactly if `equivalent`."""
     equivalent: bool
-    margin: float
 
 
 def tost(logs: Sequence[float], margin: float, alpha: float = 0.05) -> Equivalence:
@@ -165,7 +164,7 @@ def _outcome(mean: float, error: float, freedom: float, margin: float, alpha: fl
     p = max(float(stdtr(freedom, (mean - edge) / error)), float(stdtr(freedom, (-edge - mean) / error)))
     half = t_quantile(1 - alpha, freedom) * error
     interval = Interval(from_log(mean - half), from_log(mean + half), 1 - 2 * alpha)
-    return Equivalence(p, interval, p <= alpha, margin)
+    return Equivalence(p, interval, p <= alpha)
 
 
 Direction = Literal["higher", "lower"]

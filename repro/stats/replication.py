@@ -8,12 +8,14 @@ than the other. Its standard deviation from one session to another can be declar
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from repro.stats import ratio
 from repro.stats.interval import Interval, from_log, t_quantile
 from repro.stats.power import variances
 from repro.stats.sample import FLAT, finite, margin_edge, mean, spread
@@ -53,9 +55,7 @@ def mean_log(logs: Sequence[float]) -> MeanLog:
 
 def two_sided(found: MeanLog) -> float:
     """Return the two-sided p of Student's t test that the mean of logs is 0."""
-    from scipy.special import stdtr
-
-    return 2 * float(stdtr(found.freedom, -abs(found.value) / found.error)) if found.error else 0.0
+    return ratio.two_sided(found.value / found.error, found.freedom) if found.error else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,6 @@ def replication_power(
         raise ValueError(f"a spread needs at least two pairs, not {pairs}")
     from scipy.special import ndtr, stdtrit
 
-    edge = margin_edge(margin)
     error = max(first.error, FLAT)
     each = error**2 * first.figures / variances(first.freedom, DRAWN)[:, None]  # true variance of a log ratio
     found = variances(pairs - 1, DRAWN)[None, :]
@@ -184,9 +183,8 @@ def replication_power(
         apart = each / first.figures + each / pairs
     total = measured + 2 * interaction**2
     level = looks_up_to(pairs)[-1].same if in_looks else ALPHA
-    room = edge - stdtrit(np.minimum(1e6, freedom * (total / measured)**2), 1 - level) * np.sqrt(total)
-    spread_of = np.sqrt(apart + 2 * interaction**2)
-    return float(np.mean(np.where(room > 0, 2 * ndtr(room / spread_of) - 1, 0.0)))
+    room = margin_edge(margin) - stdtrit(np.minimum(1e6, freedom * (total / measured)**2), 1 - level) * np.sqrt(total)
+    return float(np.mean(np.where(room > 0, 2 * ndtr(room / np.sqrt(apart + 2 * interaction**2)) - 1, 0.0)))
 
 
 def supported_margin(
@@ -198,10 +196,8 @@ def supported_margin(
     Raises:
         ValueError: as `replication_power`.
     """
-    def enough(hundredths: int) -> bool:
-        return replication_power(first, pairs, hundredths / 100, interaction, in_looks) >= power
-
-    found = _least(enough, 1, 100)
+    found = _least(lambda hundredths: replication_power(first, pairs, hundredths / 100, interaction, in_looks) >= power,
+                   1, 100)
     return None if found is None else found / 100
 
 
@@ -223,9 +219,4 @@ LEAST_PAIRS = 5
 
 def _least(enough: Callable[[int], bool], low: int, high: int) -> int | None:
     """Return the smallest number from `low` to `high` for which `enough` holds; it holds for all larger ones."""
-    if not enough(high):
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle + 1, high)
-    return low
+    return low + bisect_left(range(low, high), True, key=enough) if enough(high) else None

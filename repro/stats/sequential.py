@@ -84,13 +84,8 @@ def look_levels(
     two, one = ([spent(n / looks[-1], alpha, spending, power, sides) for n in looks] for sides in (2, 1))
     both = spending_bounds(looks, two, two_sided=True)
     single = spending_bounds(looks, one, two_sided=False)
-    return tuple(LookLevel(n, nominal_p(upper, two_sided=True), nominal_p(side, two_sided=False))
+    return tuple(LookLevel(n, 2 * _tail(upper), _tail(side))
                  for n, upper, side in zip(looks, both, single, strict=True))
-
-
-def nominal_p(bound: float, two_sided: bool) -> float:
-    """Return the p of a normal statistic at a bound."""
-    return (2 if two_sided else 1) * _tail(bound)
 
 
 def spending_bounds(information: Sequence[float], cumulative: Sequence[float], two_sided: bool) -> list[float]:
@@ -215,8 +210,7 @@ class _Process:
 
     def _beyond(self, bound: float, side: int) -> np.ndarray:
         centre = self._sums + self._effect * self._step
-        found = _tails((bound * math.sqrt(self._now) - side * centre) / math.sqrt(self._step))
-        return np.asarray(found)
+        return np.asarray(_tails((bound * math.sqrt(self._now) - side * centre) / math.sqrt(self._step)))
 
     def bound_of(self, error: float) -> float:
         """Return the bound beyond which the probability at this look is `error`: it falls as the bound rises."""

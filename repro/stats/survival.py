@@ -68,7 +68,10 @@ def log_rank(
     times, hits = np.concatenate([first, second]), np.concatenate([hits_a, hits_b])
     if not np.any(hits):
         raise ValueError("no run reached the target, so there is nothing to compare")
-    scores = _log_rank_scores(times, hits)
+    # Each run's share in observed - expected: 1 if it reached, less the pooled Nelson-Aalen hazard up to its time.
+    when, together = np.unique(times[hits], return_counts=True)
+    hazard = np.cumsum(together / (len(times) - np.searchsorted(np.sort(times), when, side="left")))
+    scores = np.asarray(hits - np.concatenate([[0.0], hazard])[np.searchsorted(when, times, side="right")])
     if np.max(np.abs(scores - np.mean(scores))) < 1e-12:
         return 0.0, 1.0  # all at one time: every assignment of the runs is equal
     one, other = (CensoredData(side[mark], right=side[~mark]) for side, mark in ((first, hits_a), (second, hits_b)))
@@ -78,14 +81,6 @@ def log_rank(
         return 0.0, 1.0  # one cell was never watched when a run of the other reached: no variance, no evidence
     p = _dealt(scores, len(first)) if len(times) <= EXACT_RUNS else float(found.pvalue)
     return float(found.statistic)**2, p
-
-
-def _log_rank_scores(times: np.ndarray, hits: np.ndarray) -> np.ndarray:
-    """Return each run's share in observed - expected: 1 if it reached, less the pooled Nelson-Aalen hazard up to its
-    time."""
-    when, together = np.unique(times[hits], return_counts=True)
-    hazard = np.cumsum(together / (len(times) - np.searchsorted(np.sort(times), when, side="left")))
-    return np.asarray(hits - np.concatenate([[0.0], hazard])[np.searchsorted(when, times, side="right")])
 
 
 def _dealt(scores: np.ndarray, count: int) -> float:

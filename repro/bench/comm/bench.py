@@ -127,13 +127,10 @@ def read_sizes(text: str) -> tuple[int, ...]:
     first, last = (_size(part) for part in text.split(":", 1))
     if first > last:
         raise UsageError(f"--sizes: {text}: the first is larger than the last")
-    return tuple(_powers(first, last))
-
-
-def _powers(first: int, last: int) -> Iterator[int]:
-    while first <= last:
-        yield first
-        first *= 4
+    found = [first]
+    while 4 * found[-1] <= last:
+        found.append(4 * found[-1])
+    return tuple(found)
 
 
 def _size(text: str) -> int:
@@ -226,7 +223,10 @@ def _world(launcher: Launcher, options: CommOptions, world: int, show: Show) -> 
     reasons = {item.label: item.plugin.unsupported(_setting(options, item, world)) for item in options.algorithms}
     chosen = [item for item in options.algorithms if not reasons[item.label]]
     payload = {
-        "contenders": [_contender(item) for item in chosen], "sizes": options.sizes, "seed": options.seed,
+        "contenders": [{"label": item.label, "options": item.plugin.model_dump(mode="json"),
+                        "target": f"{type(item.plugin).__module__}:{type(item.plugin).__qualname__}"}
+                       for item in chosen],
+        "sizes": options.sizes, "seed": options.seed,
         "repetitions": options.repetitions, "seconds": options.seconds, "timeout": 300.0,
     }
     with tempfile.TemporaryDirectory(prefix="repro-bench-") as scratch:
@@ -241,12 +241,6 @@ def _world(launcher: Launcher, options: CommOptions, world: int, show: Show) -> 
         lines = [json.loads(line) for line in found.read_text(encoding="utf-8").splitlines()]
     skipped = [{"algorithm": name, "size": None, "reason": reason} for name, reason in reasons.items() if reason]
     return world_result(world, lines, skipped, outcome.network)
-
-
-def _contender(item: Choice) -> dict[str, Any]:
-    cls = type(item.plugin)
-    return {"label": item.label, "target": f"{cls.__module__}:{cls.__qualname__}",
-            "options": item.plugin.model_dump(mode="json")}
 
 
 def _describe(world: int, line: Mapping[str, Any]) -> str:

@@ -58,14 +58,10 @@ def measure_links(rank: int, world: int, group: Any) -> list[dict[str, Any]]:
     3. That message over every link.
     4. Again over links that look slow.
     """
-    # 1. latency
     found = [_time(group, rank, *link, size) for link in links(world) for size in SIZES]
-    # 2. size of the large message
     slowest = min(item["size"] / min(item["seconds"]) for item in _known(group, found) if item["size"] == SIZES[-1])
     large = min(MOST, max(LEAST, int(slowest * LONG_SECONDS) // 4096 * 4096))
-    # 3. rate
     found += [_time(group, rank, *link, large) for link in links(world)]
-    # 4. held up, or slow
     for _ in range(TRIES):
         if not (slow := _slow(_known(group, found), large)):
             break
@@ -298,18 +294,23 @@ class RankBench:
         chosen = [item for item in self.contenders if self._affordable(item, count)]
         numbers = Numbers(count, 1, self.rank, self.world, self.control)
         sent = [self._first(item, numbers) for item in chosen]
-        pilots = [min(row) for row in self._slowest([self._pilot(item, numbers) for item in chosen])]
-        calls, repetitions = how_often(pilots, size, self.payload["seconds"], self.payload["repetitions"])
+        pilots = [min(row) for row in self._slowest([[numbers.timed(item) for _ in range(2)] for item in chosen])]
+        # Equal for all algorithms at a size, so that pairs are comparable.
+        calls = max(1, min(math.ceil(SHORT_SECONDS / min(pilots)), MOST_CALLS, MOST_BYTES // size))
+        fitting = int(self.payload["seconds"] / (max(pilots) * calls))
+        repetitions = max(2, min(self.payload["repetitions"], fitting))
         numbers = Numbers(count, calls, self.rank, self.world, self.control)
         times = [[0.0] * repetitions for _ in chosen]
         for repetition in range(repetitions):
             stream = Streams(self.payload["seed"], repetition).generator("bench-comm-order", self.world, size)
             for index in stream.permutation(len(chosen)):
                 times[index][repetition] = numbers.timed(chosen[index])
-        slowest, busiest = self._slowest(times), self._busiest(sent)
-        for item, seconds, most in zip(chosen, slowest, busiest, strict=True):
-            self._report("point", algorithm=item.label, size=size, seconds=seconds, calls=calls, sent_bytes=most,
-                       **self._formulas(item, count))
+        slowest = self._slowest(times)
+        box = torch.tensor([-1 if item is None else item for item in sent], dtype=torch.int64)
+        dist.all_reduce(box, op=dist.ReduceOp.MAX, group=self.control)
+        for item, seconds, most in zip(chosen, slowest, box.tolist(), strict=True):
+            self._report("point", algorithm=item.label, size=size, seconds=seconds, calls=calls,
+                         sent_bytes=None if most < 0 else most, **self._formulas(item, count))
 
     def _formulas(self, contender: Contender, count: int) -> dict[str, Any]:
         """Compute formulas from the object that ran: a tuned algorithm has chosen its schedule there."""
@@ -317,8 +318,7 @@ class RankBench:
         if algorithm is None:
             return {"formula_bytes": None, "path_bytes": None, "model_seconds": None}
         sent, _, cost = algorithm.load("all_reduce", self.world, count, ITEMSIZE)
-        return {"formula_bytes": max(sent), "path_bytes": cost.path_bytes,
-                "model_seconds": self.model.seconds(cost)}
+        return {"formula_bytes": max(sent), "path_bytes": cost.path_bytes, "model_seconds": self.model.seconds(cost)}
 
     def _affordable(self, contender: Contender, count: int) -> bool:
         """Return True if three modelled calls fit the budget; equal on all ranks."""
@@ -337,9 +337,6 @@ class RankBench:
         numbers.timed(contender)
         return contender.sent()
 
-    def _pilot(self, contender: Contender, numbers: Numbers) -> list[float]:
-        return [numbers.timed(contender) for _ in range(2)]
-
     def _slowest(self, times: list[list[float]]) -> list[list[float]]:
         """Return the elementwise maximum over ranks, on every rank."""
         box = torch.tensor(times, dtype=torch.float64)
@@ -347,18 +344,5 @@ class RankBench:
         found: list[list[float]] = box.tolist()
         return found
 
-    def _busiest(self, sent: Sequence[int | None]) -> list[int | None]:
-        """Return the maximum over ranks."""
-        box = torch.tensor([-1 if item is None else item for item in sent], dtype=torch.int64)
-        dist.all_reduce(box, op=dist.ReduceOp.MAX, group=self.control)
-        return [None if item < 0 else int(item) for item in box.tolist()]
-
     def _report(self, kind: str, **values: Any) -> None:
         print(json.dumps({"kind": kind, **values}), file=self.out, flush=True)
-
-
-def how_often(pilots: Sequence[float], size: int, seconds: float, most: int) -> tuple[int, int]:
-    """Return (calls timed at once, repetitions), equal for all algorithms at a size so that pairs are comparable."""
-    calls = math.ceil(SHORT_SECONDS / min(pilots))
-    calls = max(1, min(calls, MOST_CALLS, MOST_BYTES // size))
-    return calls, max(2, min(most, int(seconds / (max(pilots) * calls))))

@@ -181,11 +181,10 @@ class WorldResult(Frozen):
             return None
         return paired(_over_sizes(ours[size] for size in sizes), _over_sizes(theirs[size] for size in sizes))
 
-    def behind_best(self, algorithm: str) -> tuple[float, int] | None:
+    def behind_best(self, algorithm: str) -> tuple[float, int]:
         """Return (largest ratio of its median to the fastest algorithm's at the same size, that size)."""
         best = {size: min(point.median_seconds for point in self.points if point.size == size) for size in self.sizes}
-        found = [(point.median_seconds / best[size], size) for size, point in self.of(algorithm).items()]
-        return max(found, default=None)
+        return max((point.median_seconds / best[size], size) for size, point in self.of(algorithm).items())
 
 
 class CommOutcome(Frozen):
@@ -285,13 +284,13 @@ def read_links(transfers: Sequence[RankLine]) -> tuple[BenchLink, ...]:
     by_link: dict[tuple[int, int], list[RankLine]] = {}
     for item in transfers:
         by_link.setdefault((item["sender"], item["receiver"]), []).append(item)
-    return tuple(_link(*ends, items) for ends, items in sorted(by_link.items()))
-
-
-def _link(sender: int, receiver: int, items: Sequence[RankLine]) -> BenchLink:
-    small, size = min(items, key=lambda item: item["size"]), max(item["size"] for item in items)
-    best = min(seconds for item in items if item["size"] == size for seconds in item["seconds"])
-    return BenchLink(sender=sender, receiver=receiver, latency_seconds=small["median"], bytes_per_second=size / best)
+    found = []
+    for (sender, receiver), items in sorted(by_link.items()):
+        small, size = min(items, key=lambda item: item["size"]), max(item["size"] for item in items)
+        best = min(seconds for item in items if item["size"] == size for seconds in item["seconds"])
+        found.append(BenchLink(sender=sender, receiver=receiver, latency_seconds=small["median"],
+                               bytes_per_second=size / best))
+    return tuple(found)
 
 
 def _point(line: RankLine, world: int, rate: float, baseline: Sequence[float] | None) -> CommPoint:

@@ -111,9 +111,8 @@ def overall_rows(world: WorldResult) -> list[tuple[str, ...]]:
     """Return headings and one row per algorithm: ratio to the backend over all sizes, and its worst size."""
     rows: list[tuple[str, ...]] = [("algorithm", "/backend, all sizes", "95 % interval", "at worst /best", "there")]
     for name in world.algorithms:
-        worst = world.behind_best(name)
-        assert worst is not None
-        rows.append((name, *ratio_cells(world.overall(name)), f"{worst[0]:.2f}", size_text(worst[1])))
+        worst, size = world.behind_best(name)
+        rows.append((name, *ratio_cells(world.overall(name)), f"{worst:.2f}", size_text(size)))
     return rows
 
 

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -36,7 +37,6 @@ from repro.suite.planning.plan import Plan, planned_order
 DIFFERENT: tuple[Verdict, ...] = ("faster", "slower", "higher", "lower")
 LEAST_PAIRS = 6
 """Fewer pairs can never be significant: as nulls they would only make the rate look low."""
-TWINS = "twins"
 FILE = "calibration.json"
 POOLED = ", in a pool"
 
@@ -49,8 +49,7 @@ class Null(Frozen):
     cell_id: str
     label: str
     metric: Metric
-    how: str = TWINS
-    """Older files hold other kinds, which do not count."""
+    how: Literal["twins"] = "twins"
     n: int
     """Trials per side."""
     ratio: float | None
@@ -62,11 +61,6 @@ class Null(Frozen):
     def false_positive(self) -> bool:
         return self.verdict in DIFFERENT
 
-    @property
-    def is_void(self) -> bool:
-        """It cannot find a fault: no twins, or both have the same figure in every pair."""
-        return self.how != TWINS or (bool(self.pairs) and all(
-            math.isclose(pair.candidate, pair.baseline, rel_tol=NO_SPREAD) for pair in self.pairs))
 
 
 class Calibration(Formatted):
@@ -137,13 +131,12 @@ def _pooled(record: Record) -> bool:
 
 
 def calibration(suite: str, digest: str, method: str, machine: str, nulls: Iterable[Null]) -> Calibration:
-    """Count the nulls; void ones, which older files may hold, are excluded.
+    """Count the nulls.
 
     Raises:
         UsageError: there is none.
     """
-    kept = tuple(sorted((item for item in nulls if not item.is_void),
-                        key=lambda item: (item.source, item.cell_id)))
+    kept = tuple(sorted(nulls, key=lambda item: (item.source, item.cell_id)))
     if not kept:
         raise UsageError("no comparison of a cell with itself, so there is no rate")
     wrong = sum(item.false_positive for item in kept)
@@ -168,13 +161,13 @@ def twin_plan(plan: Plan, cells: Sequence[Cell], pairs: int, nulls: int) -> Plan
                          "nothing")
     if pairs * nulls > 1000:
         raise UsageError(f"{nulls} x {pairs} pairs are {pairs * nulls} seeds; a suite has 1000 at most")
-    both = tuple(item for cell in cells for item in cell.twins())
     suite = plan.suite.model_copy(update={
         "title": f"A/A: cells of {plan.suite.suite} against themselves", "seeds": pairs * nulls, "matrix": {},
         "exclude": [], "baseline": {}, "primary": None, "sequential": None,
     })
     twins = plan.model_copy(update={
-        "suite": suite, "cells": both, "skipped": (), "smoke_note": "", "kind": "calibration",
+        "suite": suite, "cells": tuple(item for cell in cells for item in cell.twins()), "skipped": (),
+        "smoke_note": "", "kind": "calibration",
         "notes": ("A/A calibration: the two cells of a pair have the same choices and the same seeds",),
     })
     return twins.model_copy(update={"order": tuple(planned_order(twins))})
@@ -191,11 +184,8 @@ def nulls_of(record: Record, cells: Sequence[Cell], metric: Metric, pairs: int) 
     for group in groups.values():
         made = _twins(record, group[0], group[1], metric, pairs, source) if len(group) > 1 else \
             ["it was run without a twin; `repro calibrate SUITE` runs both"]
-        for item in made:
-            if isinstance(item, str):
-                problems.append(f"{group[0].label}: {item}")
-            else:
-                found.append(item)
+        found += [item for item in made if isinstance(item, Null)]
+        problems += [f"{group[0].label}: {item}" for item in made if isinstance(item, str)]
     return found, problems
 
 
@@ -216,13 +206,11 @@ def _twins(record: Record, one: Cell, other: Cell, metric: Metric, pairs: int, s
 def _null(cell: Cell, found: Comparison, source: str) -> Null | str:
     if found.p is None:
         return f"no verdict was possible: {found.because}"
-    made = Null(
-        source=source, cell_id=cell.cell_id, label=cell.plain_label, metric=found.metric,
-        n=found.n, ratio=found.ratio, p=found.p, verdict=found.verdict, pairs=found.pairs,
-    )
-    return made if not made.is_void else (
-        f"both sides have exactly the same {METRICS[made.metric].noun} in all {made.n} pairs: figures without chance "
-        "cannot show how often chance looks like a difference")
+    if found.pairs and all(math.isclose(pair.candidate, pair.baseline, rel_tol=NO_SPREAD) for pair in found.pairs):
+        return (f"both sides have exactly the same {METRICS[found.metric].noun} in all {found.n} pairs: figures "
+                "without chance cannot show how often chance looks like a difference")
+    return Null(source=source, cell_id=cell.cell_id, label=cell.plain_label, metric=found.metric, n=found.n,
+                ratio=found.ratio, p=found.p, verdict=found.verdict, pairs=found.pairs)
 
 
 def place_for(digest: str, pooled: bool = False) -> Path:
@@ -248,14 +236,10 @@ def add(path: Path, found: Calibration) -> Calibration:
                                ("machine", there.machine, found.machine)):
             if old != new:
                 raise UsageError(f"{path}: holds nulls of another {what} ({old}, not {new}); --to names another file")
-        both = {_key(item): item for item in (*there.nulls, *found.nulls)}
+        both = {(item.source, item.cell_id, item.metric): item for item in (*there.nulls, *found.nulls)}
         found = calibration(found.suite, found.suite_digest, found.method, found.machine, both.values())
     write_model(path, found)
     return found
-
-
-def _key(item: Null) -> tuple[str, str, str]:
-    return item.source, item.cell_id, item.metric
 
 
 def calibration_of(record: Record) -> Calibration | None:
@@ -300,7 +284,6 @@ def _fitting(path: Path, record: Record) -> Calibration | None:
     if not path.is_file():
         return None
     found = read_model(path, Calibration)
-    fits = (found.suite_digest == record.plan.digest and found.machine == conditions_of(record))
-    if not fits or all(item.is_void for item in found.nulls):
+    if found.suite_digest != record.plan.digest or found.machine != conditions_of(record):
         return None
     return calibration(found.suite, found.suite_digest, found.method, found.machine, found.nulls)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import geometric_mean
 from typing import Any
 
 from repro.compare.evidence.pairing import Observed
@@ -61,8 +62,16 @@ def pool(cells: Sequence[Mapping[int, Observed]]) -> list[MeanTrial]:
 
 
 def _pooled(seed: int, trials: Sequence[Observed]) -> MeanTrial:
-    return MeanTrial(repeat=seed, means=means(trials), bracket=mean_bracket(trials), curve=_positions(trials),
-                     hashes=_weights(trials), resumed=tuple(part for item in trials for part in item.resumed),
+    # The samples at the evaluations that all trials have, by which grids are compared.
+    curve = tuple(
+        Point(samples=round(_mean(point.samples for point in points) or 0), epochs=0.0, wall_seconds=0.0,
+              train_seconds=0.0, value=None)
+        for points in zip(*(item.curve for item in trials), strict=False))
+    # The final weights of all trials as one hash: equal for two levels whose cells trained the same.
+    weights = [item.hashes.get("final_weights", "") for item in trials]
+    return MeanTrial(repeat=seed, means=means(trials), bracket=mean_bracket(trials), curve=curve,
+                     hashes={"final_weights": "+".join(weights)} if all(weights) else {},
+                     resumed=tuple(part for item in trials for part in item.resumed),
                      tta_wall_bounds=_mean_bounds(trials))
 
 
@@ -93,24 +102,10 @@ def _mean_bounds(trials: Sequence[Observed]) -> tuple[float, float] | None:
     return _mean((low for low, _ in ends), 0.0) or 0.0, _mean((high for _, high in ends), 0.0) or 0.0
 
 
-def _positions(trials: Sequence[Observed]) -> tuple[Point, ...]:
-    """Return the samples at the evaluations that all trials have, by which grids are compared."""
-    return tuple(
-        Point(samples=round(_mean(point.samples for point in points) or 0), epochs=0.0, wall_seconds=0.0,
-              train_seconds=0.0, value=None)
-        for points in zip(*(item.curve for item in trials), strict=False))
-
-
-def _weights(trials: Sequence[Observed]) -> dict[str, str]:
-    """Return the final weights of all trials as one hash: equal for two levels whose cells trained the same."""
-    found = [item.hashes.get("final_weights", "") for item in trials]
-    return {"final_weights": "+".join(found)} if all(found) else {}
-
-
 def _mean(values: Iterable[float | None], zero: float | None = None) -> float | None:
     """Return the geometric mean; None if a value is missing or negative, `zero` if one is 0."""
     known = list(values)
     numbers = [float(value) for value in known if value is not None and math.isfinite(value) and value > 0]
     if len(numbers) == len(known):
-        return math.exp(math.fsum(map(math.log, numbers)) / len(numbers))
+        return geometric_mean(numbers)
     return zero if all(value is not None and value >= 0 for value in known) else None

@@ -83,17 +83,14 @@ class Power(Frozen):
         after = f" after Holm over {item.contrasts} contrasts" if item.contrasts > 1 else ""
         limits = item.sd_log_interval
         shown = f"{self.pairs} pairs cannot be significant{after}, however large the difference" if \
-            item.detectable is None else f"smallest detectable difference {_per_cent(item.detectable - 1)}{after}"
-        spread = (f"spread of pairs {item.sd_log:.2%} ({limits.low:.2%} to {limits.high:.2%}, {item.pilot_pairs} pilot "
-                  "pairs)").replace("%", " %")
-        return f"{shown}; {spread}{self._chances(item)}{self._needs(item)}"
-
-    def _chances(self, item: ContrastPower) -> str:
-        if item.power_difference is None or item.power_same is None:
-            return ""
-        return (f"; these {self.pairs} pairs find a difference of {100 * self.margin:g}% with "
-                f"{item.power_difference:.0%} and equal cells to be the same with {item.power_same:.0%} "
-                "probability").replace("%", " %")
+            item.detectable is None else f"smallest detectable difference {item.detectable - 1:.1%}{after}"
+        shown += (f"; spread of pairs {item.sd_log:.2%} ({limits.low:.2%} to {limits.high:.2%}, {item.pilot_pairs} "
+                  "pilot pairs)")
+        if item.power_difference is not None and item.power_same is not None:
+            shown += (f"; these {self.pairs} pairs find a difference of {100 * self.margin:g}% with "
+                      f"{item.power_difference:.0%} and equal cells to be the same with {item.power_same:.0%} "
+                      "probability")
+        return shown.replace("%", " %") + self._needs(item)
 
     def _needs(self, item: ContrastPower) -> str:
         wanted = f"{100 * self.margin:g} %"
@@ -195,10 +192,6 @@ def _seconds(pilot: Record) -> dict[str, float]:
     return {cell: mean(values) for cell, values in taken.items()}
 
 
-def _per_cent(share: float) -> str:
-    return f"{share:.1%}".replace("%", " %")
-
-
 def _long(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
@@ -215,12 +208,6 @@ def out_of_reach(plan: Plan) -> list[str]:
         factors = Factors(plan.cells, plan.suite)
         effects = sum(len(factors.matches(name, plan.suite.baseline)) for name in plan.suite.contrasts)
         found.append((effects, f"the {effects} main effects"))
-    return [note for count, words in found if count and (note := _unreached(plan.design.common, count, words))]
-
-
-def _unreached(seeds: int, count: int, words: str) -> str:
-    needed = stats.pairs_to_survive(count, ALPHA)
-    if seeds >= needed:
-        return ""
-    return (f"with {seeds} repeats none of {words} can be significant at 5 % after Holm (exact test): {needed} repeats "
-            "can")
+    seeds = plan.design.common
+    return [f"with {seeds} repeats none of {words} can be significant at 5 % after Holm (exact test): {needed} repeats "
+            "can" for count, words in found if count and seeds < (needed := stats.pairs_to_survive(count, ALPHA))]

@@ -107,15 +107,12 @@ def take_look(
         slots=doubts.slots(*pair), apart=doubts.apart(*pair), carry=doubts.carry(*pair), stage=stage,
         nodes=doubts.nodes("block"),
     ))])[0]
-    return TakenLook(stage, found, _decision(found, stage, [item for side in sides for item in side]))
-
-
-def _decision(found: Comparison, stage: Stage, trials: Sequence[Result]) -> Decision:
+    decision: Decision = "last" if stage.number == stage.of else "continues"
     if found.verdict in DECIDED:
-        return "settled"
-    if any(not meaning(item.status).counts for item in trials):
-        return "failed"
-    return "last" if stage.number == stage.of else "continues"
+        decision = "settled"
+    elif any(not meaning(item.status).counts for side in sides for item in side):
+        decision = "failed"
+    return TakenLook(stage, found, decision)
 
 
 def last_look(
@@ -157,12 +154,15 @@ def placed(plan: Plan, last: TakenLook) -> Comparison:
     place = LookPlace(number=stage.number, of=stage.of, n=stage.n, nominal=stage.difference,
                       same_nominal=stage.same, anytime=stage.anytime, next_n=following)
     because, advice = _words(last, following)
-    mean = after_stop(plan, last)
+    mean, split = after_stop(plan, last), last.found.split
     unbiased = mean and Estimate(value=math.exp(mean.value), interval=Bounds(
         low=math.exp(mean.low), high=math.exp(mean.high), level=mean.level))
+    # The figures next to the verdict stand without intervals that take no account of the looks.
     return last.found.model_copy(update={
         "look": place, "because": because, "advice": advice, "unbiased": unbiased,
-        "cautions": (*last.found.cautions, *_stopped(last))} | _without_naive(last))
+        "cautions": (*last.found.cautions, *_stopped(last)), "welch": None, "probability_less": None,
+        "split": split and TimeSplit(samples=split.samples.model_copy(update={"interval": None}),
+                                     throughput=split.throughput.model_copy(update={"interval": None}))})
 
 
 def after_stop(plan: Plan, last: TakenLook) -> StoppedMean | None:
@@ -185,16 +185,7 @@ def _stopped(last: TakenLook) -> tuple[str, ...]:
             "median-unbiased one is right over all stops, not for these",) if last.stage.number == 1 else ()
 
 
-def _without_naive(last: TakenLook) -> dict[str, object]:
-    """Return the figures next to the verdict without intervals that take no account of the looks."""
-    split = last.found.split
-    return {"welch": None, "probability_less": None, "split": split and TimeSplit(
-        samples=split.samples.model_copy(update={"interval": None}),
-        throughput=split.throughput.model_copy(update={"interval": None}))}
-
-
 def _words(last: TakenLook, following: int | None) -> tuple[str, Advice | None]:
-    """Return the reason of the verdict with its look, and what would settle it."""
     stage, found = last.stage, last.found
     at = f"after {stage.n} pairs" if stage.anytime else f"look {stage.number} of {stage.of} at {stage.n} pairs"
     if last.decision == "settled":

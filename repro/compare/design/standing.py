@@ -17,6 +17,7 @@ from repro.compare.design.sequential import (
     placed,
     rerun_refusals,
 )
+from repro.compare.evidence.pairing import listed
 from repro.compare.evidence.repeated import repeated_in
 from repro.compare.figures import Claim, ClaimVerdict, Comparison, bounds
 from repro.record.folder.execution import Execution
@@ -59,10 +60,12 @@ def claim_of(cell: ComparedCell, results: Sequence[Result], declared: int) -> Cl
     """Judge the claim of one cell, by all of its declared runs."""
     stop = factors_of(cell)["stop"]
     qualities = [item.final for item in results if _has_quality(item)]
+    again = sum(item.attempt > 1 and not item.resumed for item in results)
     found = Claim(
         cell_id=cell.cell_id, label=cell.label, metric=stop["metric"], direction=stop["direction"],
         target=stop["target"], alpha=stop["alpha"], declared=declared, n=len(qualities), verdict="cannot be tested",
-        because="", cautions=tuple(_cautions(results)))
+        because="", cautions=(f"{again} of its runs were started again after an interruption; a run that is "
+                              "interrupted while its quality looks bad is missing from the claim",) if again else ())
     if refusal := _refusal(results, declared):
         verdict, because = refusal
         return found.model_copy(update={"verdict": verdict, "because": because})
@@ -94,32 +97,23 @@ def _refusal(results: Sequence[Result], declared: int) -> tuple[ClaimVerdict, st
     without = [item for item in results if not _has_quality(item)]
     own = Counter(meaning(item.status).words for item in without if meaning(item.status).counts)
     if own:
-        return "not supported", f"of {declared} declared runs {_listed(own)}, so there is no mean over all runs"
+        return "not supported", f"of {declared} declared runs {_ends(own)}, so there is no mean over all runs"
     other = Counter(meaning(item.status).words for item in without)
-    parts = ([_listed(other)] if other else []) + ([f"{missing} did not run"] if missing > 0 else [])
+    parts = ([_ends(other)] if other else []) + ([f"{missing} did not run"] if missing > 0 else [])
     if not parts:
         return None
     return "cannot be tested", f"of {declared} declared runs {' and '.join(parts)}, and the claim is about all of them"
 
 
-def _listed(ends: Mapping[str, int]) -> str:
+def _ends(ends: Mapping[str, int]) -> str:
     """`2 diverged and 1 ran out of memory`."""
-    parts = [f"{count} {words}" for words, count in sorted(ends.items())]
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def _cautions(results: Sequence[Result]) -> list[str]:
-    again = sum(item.attempt > 1 and not item.resumed for item in results)
-    return [f"{again} of its runs were started again after an interruption; a run that is interrupted while its "
-            "quality looks bad is missing from the claim"] if again else []
+    return listed([f"{count} {words}" for words, count in sorted(ends.items())])
 
 
 class Standing:
     """The results of a plan under its design; each part is computed when it is first asked for."""
 
-    def __init__(
-        self, plan: Plan, results: Sequence[Result], execution: Execution | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, results: Sequence[Result], execution: Execution | None = None) -> None:
         self.plan = plan
         self.results = results
         self._execution = execution

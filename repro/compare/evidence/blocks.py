@@ -45,7 +45,7 @@ class Blocks:
     """Cell -> trials of which a start crashed or hung, and which ran again; one that vanished may have been killed with
     the run."""
     places: Mapping[tuple[str, ...], frozenset[int]] = field(default_factory=dict)
-    """Names of the places that trials ran on -> repeats of these trials; of early records nothing is known."""
+    """Names of the places that trials ran on -> repeats of these trials."""
     pooled: bool = False
     """The places are lanes of a pool, which never divide a pair."""
     in_flight: Mapping[str, int] = field(default_factory=dict)

@@ -100,7 +100,11 @@ def doubts(plan: Plan, results: Sequence[Result], execution: Execution | None = 
             runner follows.
     """
     blocks = blocks_of(plan, results, execution)
-    by_cell = _in_order(blocks.lanes)
+    by_cell: dict[str, list[_Placed]] = {}
+    for lane, ran in enumerate(blocks.lanes):
+        for place, item in enumerate(ran):  # places count all trials of a lane, with a time or without
+            if (seconds := seconds_per_sample(item)) is not None:
+                by_cell.setdefault(item.cell_id, []).append(_Placed(lane, place, item.repeat, math.log(seconds)))
     whole = _run_drift(by_cell, blocks.broken)
     return Doubts(_cautions(plan, by_cell, whole, blocks), blocks, whole, plan.washes_out)
 
@@ -122,7 +126,10 @@ def _places(blocks: Blocks) -> str:
     """Return that trials ran on several places, and which repeats on which; "" if all ran on one."""
     if len(blocks.places) < 2:
         return ""
-    each = [f"seeds {spans(sorted(repeats))} on {_names(names)}" for names, repeats in blocks.places.items()]
+    each = []
+    for names, repeats in blocks.places.items():
+        others = f" and {len(names) - SHOWN} more nodes" if len(names) > SHOWN else ""
+        each.append(f"seeds {spans(sorted(repeats))} on {visible(' + '.join(names[:SHOWN]))}{others}")
     more = f" (and {len(each) - SHOWN} more places)" if len(each) > SHOWN else ""
     if blocks.pooled:
         return (f"blocks ran side by side on {len(each)} lanes, each pair on one: {'; '.join(each[:SHOWN])}{more}; "
@@ -158,11 +165,6 @@ def lanes_of(plan: Plan, results: Sequence[Result], execution: Execution) -> lis
                  if item.repeat in repeats and item.trial_id in logs]
         found.append(Lane(visible(" + ".join(names)), repeats, from_log(median(apart)) if apart else None))
     return sorted(found, key=lambda lane: lane.name)
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more nodes" if len(names) > SHOWN else ""
-    return visible(" + ".join(names[:SHOWN])) + more
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +226,6 @@ class Doubts:
                                             if repeat in theirs})
 
 
-def _percent(share: float, digits: int) -> str:
-    return f"{100 * share:.{digits}f} %"
-
-
 def seconds_per_sample(result: Result) -> float | None:
     """Return how slow the machine was in a trial: seconds per sample, else the time to the target."""
     rate = result.samples_per_second if result.train_samples_per_second is None else result.train_samples_per_second
@@ -235,17 +233,6 @@ def seconds_per_sample(result: Result) -> float | None:
         return 1 / rate if math.isfinite(rate) and rate > 0 else None
     value = figure(result, METRICS[DEFAULT])
     return value if value is not None and math.isfinite(value) and value > 0 else None
-
-
-def _in_order(lanes: Sequence[Sequence[Result]]) -> dict[str, list[_Placed]]:
-    """Return cell -> its trials with a time, by lane and in order; places count all trials of a lane."""
-    found: dict[str, list[_Placed]] = {}
-    for lane, results in enumerate(lanes):
-        for place, item in enumerate(results):
-            seconds = seconds_per_sample(item)
-            if seconds is not None:
-                found.setdefault(item.cell_id, []).append(_Placed(lane, place, item.repeat, math.log(seconds)))
-    return found
 
 
 def _run_drift(by_cell: Mapping[str, Sequence[_Placed]], broken: frozenset[int]) -> Drift | None:
@@ -322,5 +309,5 @@ def _trend_words(rho: float, p: float, lanes: Sequence[Sequence[float]]) -> str:
     early = [value for lane in lanes for value in lane[:len(lane) // 2]]
     change = from_log(float(np.mean(late) - np.mean(early))) - 1
     word, later = ("longer" if value > 0 else "less time" for value in (change, rho))
-    return (f"later trials took {later}, the second half {_percent(abs(change), 1)} {word} a sample "
+    return (f"later trials took {later}, the second half {100 * abs(change):.1f} % {word} a sample "
             f"(rank correlation with the order {rho:.2f}, p = {p:.2g})")

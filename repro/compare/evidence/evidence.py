@@ -275,7 +275,12 @@ def examine(
         return replace(base, refusal=f"{unlike.text}, so they are not a pair",
                        welch=None if unlike.hash_name == "data" or ours.without or theirs.without
                        else _unpaired_figure(stats.welch_ratio, ours, theirs))
-    return _with_carry_over(_paired(_in_blocks(base)))
+    found = _paired(_in_blocks(base))
+    if found.refusal or found.ratio is None or not asked.scale.clocked:
+        return found
+    carried = asked.carry.estimate(found.judged_pairs, asked.scale.drift_sign)
+    cautions = (*found.asked.cautions, carried.words) if carried is not None and carried.clear else found.asked.cautions
+    return replace(found, carry_over=carried, asked=replace(found.asked, cautions=cautions))
 
 
 def _in_blocks(base: Evidence) -> Evidence:
@@ -297,15 +302,6 @@ def _in_blocks(base: Evidence) -> Evidence:
     pairs = pairs_of(ours, theirs)
     return replace(base, ours=ours, theirs=theirs, pairs=pairs, n=len(pairs), left_out=left_out,
                    floor=stats.sign_flip_floor(max(1, len(pairs))))
-
-
-def _with_carry_over(base: Evidence) -> Evidence:
-    """Return it with the estimate of the carry-over, and with a caution if that is clear."""
-    if base.refusal or base.ratio is None or not base.asked.scale.clocked:
-        return base
-    found = base.asked.carry.estimate(base.judged_pairs, base.asked.scale.drift_sign)
-    cautions = (*base.asked.cautions, found.words) if found is not None and found.clear else base.asked.cautions
-    return replace(base, carry_over=found, asked=replace(base.asked, cautions=cautions))
 
 
 def _paired(base: Evidence) -> Evidence:
@@ -356,26 +352,18 @@ def _of_trainings(base: Evidence) -> Evidence:
 
 def _lost(base: Evidence) -> Evidence | None:
     """Refuse if a trial's end tells nothing about the cell or, for a metric without a target, gives no figure."""
-    lost = [(item, status) for item in (base.ours, base.theirs) for status in item.without
-            if _is_lost(status, base.asked.scale)]
+    sides = [item for item in (base.ours, base.theirs) if item.without]
+    ends = [meaning(status) for item in sides for status in item.without]
+    # A trial is lost that broke, or that reached the target and lacks the metric.
+    lost = [end for end in ends if not base.asked.scale.to_target or not end.counts or end.reached]
     if not lost:
         return None
     # A contest runs every declared run once.
-    again = JUDGES.get(base.design) != "mean" and all(meaning(status).reruns for _, status in lost)
-    advice = Advice(kind="lost_trials" if again else "not_run_again")
-    return replace(base, refusal=_hidden_by(base, [item for item, _ in lost]), advice=advice)
-
-
-def _is_lost(status: str, scale: MetricSpec) -> bool:
-    """Return True for a trial that broke, or that reached the target and lacks the metric."""
-    return not scale.to_target or not meaning(status).counts or meaning(status).reached
-
-
-def _hidden_by(base: Evidence, lost: Sequence[CellTrials]) -> str:
-    ends = " and ".join(item.without_words() for item in (base.ours, base.theirs) if item.without)
-    if any(not meaning(status).counts for item in lost for status in item.without):
-        return f"{ends}; a failed trial says nothing about the {base.asked.scale.noun}, so there is no ratio"
-    return f"{ends}; a ratio over the other trials would hide them"
+    again = JUDGES.get(base.design) != "mean" and all(end.reruns for end in lost)
+    words = " and ".join(item.without_words() for item in sides)
+    why = "a ratio over the other trials would hide them" if all(end.counts for end in ends) else (
+        f"a failed trial says nothing about the {base.asked.scale.noun}, so there is no ratio")
+    return replace(base, refusal=f"{words}; {why}", advice=Advice(kind="lost_trials" if again else "not_run_again"))
 
 
 def _outside(base: Evidence) -> str:
@@ -391,8 +379,8 @@ def _ratios(base: Evidence) -> Evidence:
     above, below = sides_of(base.units)
     logs = stats.log_ratios(above, below).tolist()
     steady = stats.deviation(np.asarray(logs)) < NO_SPREAD
-    interval: stats.Interval | None
     nodes = base.asked.counts_nodes
+    interval: stats.Interval | None
     ratio, interval = stats.paired_ratio(above, below)
     exact = len(logs) <= stats.EXACT_PAIRS
     p = p_without_spread(logs) if steady else stats.sign_flip(logs) if exact else stats.paired_p(above, below)
@@ -407,8 +395,7 @@ def _ratios(base: Evidence) -> Evidence:
         # Without the nodes these are of trials and pairs, whose intervals say nothing about other nodes.
         welch=None if nodes else _unpaired_figure(stats.welch_ratio, base.ours, base.theirs),
         probability_less=None if nodes else _unpaired_figure(stats.probability_less, base.ours, base.theirs),
-        split=None if base.repeated or nodes else split_of(base.ours, base.theirs, base.judged_pairs,
-                                                           base.asked.scale),
+        split=None if base.repeated or nodes else split_of(base.ours, base.theirs, base.judged_pairs, base.asked.scale),
         grid=grid_of(base.ours, base.theirs, base.asked.scale, True, base.asked.nodes if nodes else {}),
         late=late_of(base.ours, base.theirs, base.asked.scale, True),
     )
@@ -424,12 +411,13 @@ def p_without_spread(logs: Sequence[float]) -> float:
 
 
 def _with_missed(base: Evidence) -> Evidence:
-    found = missed(base.ours, base.theirs, base.asked.scale, base.asked.horizon)
+    scale = base.asked.scale
+    found = missed(base.ours, base.theirs, scale, base.asked.horizon)
     if base.asked.stage is not None and base.asked.stage.anytime and found.p is not None:
-        found = replace(found, p=missed_p(base.ours, base.theirs, base.asked.scale))
+        found = replace(found, p=missed_p(base.ours, base.theirs, scale))
     return replace(base, missed=found, refusal=found.refusal or _outside(base), p=found.p, less=found.first,
                    more=found.second, floor=stats.sign_flip_floor(max(1, found.n)), n=found.n,
-                   grid=grid_of(base.ours, base.theirs, base.asked.scale, paired=True))
+                   grid=grid_of(base.ours, base.theirs, scale, paired=True))
 
 
 def _unpaired(base: Evidence) -> Evidence:
@@ -478,10 +466,10 @@ def split_of(ours: CellTrials, theirs: CellTrials, pairs: Sequence[Pair], scale:
     above, below = ([side.results[pair.repeat].samples_to_target for pair in pairs] for side in (ours, theirs))
     if any(count is None or count <= 0 for count in (*above, *below)):
         return None
-    samples = _estimate([float(count or 0) for count in above], [float(count or 0) for count in below])
-    throughput = _estimate([(count or 0) / pair.candidate for count, pair in zip(above, pairs, strict=True)],
-                           [(count or 0) / pair.baseline for count, pair in zip(below, pairs, strict=True)])
-    return TimeSplit(samples=samples, throughput=throughput)
+    samples = [[float(count or 0) for count in side] for side in (above, below)]
+    rates = [[count / seconds for count, seconds in zip(counts, times, strict=True)]
+             for counts, times in zip(samples, sides_of(pairs), strict=True)]
+    return TimeSplit(samples=_estimate(*samples), throughput=_estimate(*rates))
 
 
 def _estimate(candidate: Sequence[float], baseline: Sequence[float]) -> Estimate:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 
 from repro import stats
 from repro.compare.evidence.pairing import CellTrials, Observed
+from repro.core.numbers import known_median
 from repro.record.result.results import Bracket
 from repro.suite.metrics import MetricSpec
 
@@ -97,9 +98,8 @@ def span_of(result: Observed, spec: MetricSpec, value: float) -> Span | None:
         return None
     if spec.watched == "samples":
         return _span(float(found.miss_samples), float(found.hit_samples))
-    width = _width(result, found, spec, value)
     high = value - (_confirming(result, found, spec) if spec.watched else 0.0)
-    return _span(max(0.0, high - width), high)
+    return _span(max(0.0, high - _width(result, found, spec, value)), high)
 
 
 def _span(low: float, high: float) -> Span | None:
@@ -157,10 +157,8 @@ def _pair_range(one: Observed, other: Observed, ours: Span | None, theirs: Span 
 
 def _same_training(one: Observed, other: Observed) -> bool:
     weights = one.hashes.get("final_weights")
-    return weights is not None and weights == other.hashes.get("final_weights") and (
-        one.bracket is not None and other.bracket is not None
-        and (one.bracket.miss_samples, one.bracket.hit_samples, one.samples)
-        == (other.bracket.miss_samples, other.bracket.hit_samples, other.samples))
+    ran = [(item.bracket.miss_samples, item.bracket.hit_samples, item.samples) for item in (one, other) if item.bracket]
+    return weights is not None and weights == other.hashes.get("final_weights") and ran[0] == ran[1]
 
 
 def _first_hits(found: CellTrials) -> int:
@@ -189,7 +187,9 @@ def unlike_grids(candidate: Sequence[Observed], baseline: Sequence[Observed]) ->
 
 def _unlike_widths(candidate: Sequence[Observed], baseline: Sequence[Observed]) -> str:
     """Return the same of trials without a curve, by the distance between their last miss and their first hit."""
-    ours, theirs = (_typical_width(found) for found in (candidate, baseline))
+    ours, theirs = (known_median(
+        item.bracket.hit_samples - item.bracket.miss_samples for item in results
+        if item.bracket is not None and not item.curve and item.attempt) for results in (candidate, baseline))
     if ours is None or theirs is None or ours == theirs:
         return ""
     return (f"the evaluation grids differ: {ours:g} samples from the last miss to the first hit against {theirs:g}; "
@@ -197,25 +197,14 @@ def _unlike_widths(candidate: Sequence[Observed], baseline: Sequence[Observed]) 
 
 
 def _positions(results: Iterable[Observed]) -> tuple[int, ...]:
-    """Return the samples at the evaluations of the longest curve."""
     return max((tuple(point.samples for point in item.curve) for item in results), key=len, default=())
 
 
-def _typical_width(results: Iterable[Observed]) -> float | None:
-    found = [item.bracket.hit_samples - item.bracket.miss_samples for item in results
-             if item.bracket is not None and not item.curve and item.attempt]
-    return median(found) if found else None
-
-
 def _late(candidate: Sequence[Observed], baseline: Sequence[Observed]) -> str:
-    known = [f"{100 * share:.1f} %" for found in (candidate, baseline) if (share := _lateness(found)) is not None]
-    if len(known) < 2:
+    """Return how late a crossing is seen: the median over trials of the bracket's width relative to its end."""
+    ours, theirs = (known_median(
+        1 - item.bracket.miss_wall_seconds / item.bracket.hit_wall_seconds for item in results
+        if item.bracket is not None and item.bracket.hit_wall_seconds > 0) for results in (candidate, baseline))
+    if ours is None or theirs is None:
         return "a crossing is seen only at the next evaluation"
-    return f"a crossing is seen late by up to {known[0]} of the time against up to {known[1]}"
-
-
-def _lateness(results: Sequence[Observed]) -> float | None:
-    """Return the median over trials of the bracket's width relative to the time to its end."""
-    found = [1 - item.bracket.miss_wall_seconds / item.bracket.hit_wall_seconds for item in results
-             if item.bracket is not None and item.bracket.hit_wall_seconds > 0]
-    return median(found) if found else None
+    return f"a crossing is seen late by up to {100 * ours:.1f} % of the time against up to {100 * theirs:.1f} %"

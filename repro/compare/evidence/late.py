@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro import stats
@@ -47,8 +46,9 @@ def late_of(ours: CellTrials, theirs: CellTrials, spec: MetricSpec, paired: bool
     sides = [{repeat: _span(side.results[repeat], value) for repeat, value in side.values.items()}
              for side in (ours, theirs)]
     shared = sorted(sides[0].keys() & sides[1].keys()) if paired else []
+    spans = [*sides[0].values(), *sides[1].values()]
     return Late(
-        trials=len(known), share=_widest([*sides[0].values(), *sides[1].values()]),
+        trials=len(known), share=max((high - low) / high for low, high in spans),
         sides=(tuple(sides[0].values()), tuple(sides[1].values())),
         pairs=tuple((_log(sides[0][repeat][0]) - math.log(sides[1][repeat][1]),
                      math.log(sides[0][repeat][1]) - _log(sides[1][repeat][0])) for repeat in shared))
@@ -60,10 +60,6 @@ def _span(result: Observed, value: float) -> Span:
     if bounds is None or wall is None:
         return value * (1 - ROUNDING), value
     return max(0.0, value + bounds[0] - wall), value + bounds[1] - wall
-
-
-def _widest(spans: Sequence[Span]) -> float:
-    return max((high - low) / high for low, high in spans)
 
 
 def _log(low: float) -> float:

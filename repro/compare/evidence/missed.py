@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-
-import numpy as np
 
 from repro import stats
 from repro.compare.evidence.pairing import CellTrials, Observation, observe
@@ -51,9 +48,7 @@ def missed(
     """
     a = {repeat: observe(item, scale) for repeat, item in ours.results.items()}
     b = {repeat: observe(item, scale) for repeat, item in theirs.results.items()}
-    every = [*a.values(), *b.values()]
-    unseen = sum(item.kind == "unknown" for item in every)
-    if unseen:
+    if unseen := sum(item.kind == "unknown" for item in (*a.values(), *b.values())):
         return Missed(f"the record does not say how long {unseen} trials that missed the target were observed")
     shared = sorted(a.keys() & b.keys())
     if len(a) < 2 or len(b) < 2 or (paired and len(shared) < 2):
@@ -79,9 +74,7 @@ def missed(
 
 def _before(one: Observation, other: Observation) -> bool:
     """Return True if the first certainly reached the target before the second."""
-    if one.kind != "reached":
-        return False
-    return one.at < other.at if other.kind == "reached" else one.at <= other.at
+    return one.kind == "reached" and (one.at < other.at if other.kind == "reached" else one.at <= other.at)
 
 
 def _alone(one: Observation, other: Observation) -> bool:
@@ -114,15 +107,14 @@ def _restricted(a: Sequence[Observation], b: Sequence[Observation], horizon: flo
     at = horizon if horizon is not None else common
     if any(item.kind == "watched" and item.at < at for item in (*a, *b)):
         return f"the declared horizon of {at:g} is beyond {common:g}, the limit up to which all runs were observed"
-    (times_a, reached_a), (times_b, reached_b) = cut(a, at), cut(b, at)
+    ours, theirs = cut(a, at), cut(b, at)
     try:
-        ratio, interval = stats.restricted_ratio((times_a, reached_a), (times_b, reached_b), at)
+        ratio, interval = stats.restricted_ratio(ours, theirs, at)
     except ValueError as error:
         return str(error)
-    return Restricted(
-        horizon=at, declared=horizon is not None, ratio=ratio, interval=bounds(interval),
-        candidate_mean=plain_sum(times_a) / len(times_a), baseline_mean=plain_sum(times_b) / len(times_b),
-    )
+    candidate_mean, baseline_mean = (plain_sum(times) / len(times) for times, _ in (ours, theirs))
+    return Restricted(horizon=at, declared=horizon is not None, ratio=ratio, interval=bounds(interval),
+                      candidate_mean=candidate_mean, baseline_mean=baseline_mean)
 
 
 def cut(courses: Sequence[Observation], horizon: float) -> tuple[list[float], list[bool]]:
@@ -134,10 +126,4 @@ def cut(courses: Sequence[Observation], horizon: float) -> tuple[list[float], li
 def _log_rank(a: Sequence[Observation], b: Sequence[Observation]) -> float | None:
     times, reached = censored([*a, *b])
     first = len(a)
-    try:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            statistic, p = stats.log_rank(times[:first], reached[:first], times[first:], reached[first:])
-    except ValueError:
-        return None
-    # No variance: when a run reached the target, only runs of one cell were still watched.
-    return p if math.isfinite(statistic) else None
+    return stats.or_none(lambda: stats.log_rank(times[:first], reached[:first], times[first:], reached[first:])[1])

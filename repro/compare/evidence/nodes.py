@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import geometric_mean
 from typing import Any
 
 from repro import stats
@@ -30,12 +31,9 @@ def grouped(pairs: Sequence[Pair], nodes: Mapping[int, str]) -> dict[str, list[P
 
 def node_means(pairs: Sequence[Pair], nodes: Mapping[int, str]) -> tuple[Pair, ...]:
     """Return the geometric means of the pairs of each node, under the first of its repeats."""
-    return tuple(Pair(repeat=found[0].repeat, candidate=_mean([pair.candidate for pair in found]),
-                      baseline=_mean([pair.baseline for pair in found])) for found in grouped(pairs, nodes).values())
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, values)) / len(values))
+    return tuple(Pair(repeat=found[0].repeat, candidate=geometric_mean(pair.candidate for pair in found),
+                      baseline=geometric_mean(pair.baseline for pair in found))
+                 for found in grouped(pairs, nodes).values())
 
 
 def node_figures(pairs: Sequence[Pair], nodes: Mapping[int, str], unit: Unit) -> ByNode | None:

@@ -100,7 +100,9 @@ def watched_until(result: Observed, spec: MetricSpec) -> float | None:
     if spec.watched == "samples":
         last = result.curve[-1] if result.curve else None
         return float(result.samples) if result.samples is not None else float(last.samples) if last else None
-    wall = _wall(result)
+    wall = result.run_seconds
+    if wall is None and result.curve:
+        wall = result.curve[-1].wall_seconds
     if wall is None or spec.watched == "wall":
         return wall
     if spec.watched == "cold":  # the launch is before init_start: a lower bound, which is what censoring needs
@@ -108,12 +110,6 @@ def watched_until(result: Observed, spec: MetricSpec) -> float | None:
     if result.run_seconds is None:
         return result.curve[-1].train_seconds
     return wall - plain_sum(result.phases.get(name, 0.0) for name in OFF_TRAINING_CLOCK)
-
-
-def _wall(result: Observed) -> float | None:
-    if result.run_seconds is not None:
-        return result.run_seconds
-    return result.curve[-1].wall_seconds if result.curve else None
 
 
 PAIRED_HASHES = ("init_weights", "data_order", "data")
@@ -157,8 +153,11 @@ class CellTrials:
         """`the candidate crashed in 2 of 6 trials and ran out of memory in 1`; "" if every trial has a figure."""
         if not self.without:
             return ""
-        parts = [f"{_word(status)} in {count}" for status, count in sorted(self.without.items())]
-        return f"{self.name} {_listed([f'{parts[0]} of {self.n} trials', *parts[1:]])}"
+        parts = []
+        for status, count in sorted(self.without.items()):
+            end = meaning(status)
+            parts.append(f"{end.words}{' without this figure' if end.reached else ''} in {count}")
+        return f"{self.name} {listed([f'{parts[0]} of {self.n} trials', *parts[1:]])}"
 
 
 def cell_trials(name: str, results: Sequence[Observed], scale: MetricSpec) -> CellTrials:
@@ -204,12 +203,9 @@ class Mismatch:
         return f"seed {self.repeat}: {self.hash_name.replace('_', ' ')} differ between the two"
 
 
-def ordered_apart(one: CellTrials, other: CellTrials) -> bool:
-    """Return whether no seed can give both cells one order: a stream, or other samples that stayed."""
-    apart = one.selections and other.selections and one.selections != other.selections
-    return bool(one.streamed or other.streamed or apart)
-
-
+def on_other_samples(one: CellTrials, other: CellTrials) -> bool:
+    """Return whether other training samples stayed for one cell than for the other."""
+    return bool(one.selections and other.selections and one.selections != other.selections)
 def mismatch(candidate: CellTrials, baseline: CellTrials) -> Mismatch | None:
     """Return the first seed whose two trials are not a pair; None if all are pairs."""
     for repeat, item in candidate.results.items():
@@ -218,7 +214,11 @@ def mismatch(candidate: CellTrials, baseline: CellTrials) -> Mismatch | None:
             continue
         for name in PAIRED_HASHES:
             ours, theirs = item.hashes.get(name), mate.hashes.get(name)
-            if ours == theirs or (name == "data_order" and ordered_apart(candidate, baseline)):
+            if ours == theirs:
+                continue
+            # No seed can give both cells one order if one reads a stream, or if other samples stayed.
+            if name == "data_order" and (
+                    candidate.streamed or baseline.streamed or on_other_samples(candidate, baseline)):
                 continue
             # What ended before it wrote its hashes counts by how it ended, not as another seed.
             both_finished = meaning(item.status).reached and meaning(mate.status).reached
@@ -227,10 +227,6 @@ def mismatch(candidate: CellTrials, baseline: CellTrials) -> Mismatch | None:
     return None
 
 
-def _word(status: str) -> str:
-    end = meaning(status)
-    return f"{end.words} without this figure" if end.reached else end.words
-
-
-def _listed(parts: Sequence[str]) -> str:
+def listed(parts: Sequence[str]) -> str:
+    """`a, b and c`."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from repro.compare.cells import by_cell, factors_of
 from repro.compare.figures import Difference
+from repro.core import pattern
 from repro.record.derive.effective import UNKNOWN
 from repro.record.result.results import Result
 from repro.suite.kinds.program import ProgramConfig, placeholders
@@ -69,11 +70,15 @@ class ReadBack:
         unlike = [name for name, value in ours.items() if theirs.get(name, value) != value]
         if not unlike:
             return ()
-        varied = self._varied(candidate, baseline)
+        one, other = self._fields(candidate), self._fields(baseline)
+        # The fields that the suite gave other values; options that differ by default are not among them.
+        varied = [f"{name}." for name in one.keys() | other.keys() if one.get(name) != other.get(name)
+                  and ("." not in name or name.endswith(".kind") or name in self._written)]
         return tuple(Difference(name=NAMES.get(name, name.replace("_", " ")), candidate=_shown(name, ours[name]),
                                 baseline=_shown(name, theirs[name]))
                      for name in unlike if UNKNOWN not in (ours[name], theirs[name])
-                     and not any(_below(field, varied) for field in self._followed(name, candidate)))
+                     and not any(part.startswith(f"{field}.") for field in self._followed(name, candidate)
+                                 for part in varied))
 
     def _followed(self, name: str, cell_id: str) -> tuple[str, ...]:
         """Return the fields of a trial that a setting follows from."""
@@ -95,15 +100,9 @@ class ReadBack:
             self._known[cell_id] = {name: SEVERAL.join(sorted(set(values))) for name, values in found.items()}
         return self._known[cell_id]
 
-    def _varied(self, candidate: str, baseline: str) -> set[str]:
-        """Return the fields that the suite gave other values; options that differ by default are not among them."""
-        ours, theirs = self._fields(candidate), self._fields(baseline)
-        return {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)
-                and ("." not in name or name.endswith(".kind") or name in self._written)}
-
     def _fields(self, cell_id: str) -> Mapping[str, object]:
         if cell_id not in self._flat:
-            self._flat[cell_id] = dict(_flat(factors_of(self._cells[cell_id])))
+            self._flat[cell_id] = pattern.flat(factors_of(self._cells[cell_id]))
         return self._flat[cell_id]
 
 
@@ -113,20 +112,7 @@ def _written(matrix: Mapping[str, Sequence[object]]) -> Iterable[str]:
         yield factor
         for level in levels:
             if isinstance(level, Mapping):
-                yield from (f"{factor}.{name}" for name, _ in _flat(level))
-
-
-def _flat(data: Mapping[str, object], prefix: str = "") -> Iterable[tuple[str, object]]:
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _below(field: str, varied: set[str]) -> bool:
-    """Return True if the field, or a part of it, was varied."""
-    return any(name == field or name.startswith(f"{field}.") for name in varied)
+                yield from (f"{factor}.{name}" for name in pattern.flat(level))
 
 
 def _shown(name: str, value: str) -> str:

@@ -72,17 +72,13 @@ def chance(curve: Sequence[Point]) -> float:
 
 
 def _value_chance(value: float) -> float:
-    digits = _digits(value)
-    return 1.0 if digits < 2 else 0.5 if digits == 2 else 10.0 ** (2 - digits)
-
-
-def _digits(value: float) -> int:
-    """Return the significant digits of a value, of a share of few samples those of its numerator."""
+    """Judge a value by its significant digits, a share of few samples by those of its numerator."""
     text = f"{abs(value):.{KEPT_DIGITS}g}"
     share = Fraction(text).limit_denominator(MOST_SAMPLES)
     if math.isclose(share, float(text), rel_tol=10.0 ** -KEPT_DIGITS):
         text = str(share.numerator)
-    return len(text.partition("e")[0].replace(".", "").strip("0"))
+    digits = len(text.partition("e")[0].replace(".", "").strip("0"))
+    return 1.0 if digits < 2 else 0.5 if digits == 2 else 10.0 ** (2 - digits)
 
 
 def repeated_in(cell: ComparedCell, results: Iterable[Observed]) -> tuple[Repeated, ...]:

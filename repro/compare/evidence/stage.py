@@ -38,7 +38,7 @@ def stage_figures(
     if stage.anytime:
         p = 1 / e_same(logs, margin)
         inner = anytime_interval(logs, 1 - 2 * ALPHA)
-        test = None if inner is None else stats.Equivalence(min(1.0, p), inner, p <= ALPHA, margin)
+        test = None if inner is None else stats.Equivalence(min(1.0, p), inner, p <= ALPHA)
         return anytime_interval(logs), 1 / e_difference(logs), test
     exact = len(logs) <= stats.EXACT_PAIRS
     return (

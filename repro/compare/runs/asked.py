@@ -38,7 +38,8 @@ def keep_answers(record: Record, found: Sequence[Comparison]) -> None:
     runs than have ended, so it counts as one that has not finished.
     """
     chosen = [item for item in found if item.primary] or found
-    tested = [item for item in chosen if _is_tested(item)]
+    tested = [item for item in chosen
+              if item.verdict in DECIDED or (item.advice is not None and item.advice.kind in TESTED)]
     begun = any(item.advice is not None and item.advice.kind == "missing_pairs" and item.pairs for item in chosen)
     if not (tested or begun) or not _asks(record.plan):
         return
@@ -48,7 +49,3 @@ def keep_answers(record: Record, found: Sequence[Comparison]) -> None:
 
 def _asks(plan: Plan) -> bool:
     return plan.kind == "suite" and plan.design.scored
-
-
-def _is_tested(item: Comparison) -> bool:
-    return item.verdict in DECIDED or (item.advice is not None and item.advice.kind in TESTED)

@@ -66,9 +66,13 @@ def sections(roots: Sequence[Path], out: Path) -> list[Section]:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OutputError(f"{out}: exists and is not an empty folder; give another --out")
     found = [Source(name, read_record(root)) for name, root in zip(names_of(places), roots, strict=True)]
-    groups = _grouped(found)
-    return [_section(group, groups[0][0], out, number if len(groups) > 1 else 0)
-            for number, group in enumerate(groups, 1)]
+    groups, made = _grouped(found), list[Section]()
+    for number, group in enumerate(groups, 1):
+        name = f"{number}-{group[0].record.plan.suite.suite}" if len(groups) > 1 else ""
+        why = unlike(groups[0][0].record, group[0].record) if number > 1 else ""
+        notes = _notes(group) if len(group) > 1 else ()
+        made.append(Section(name, tuple(item.name for item in group), why, notes, merge(group, out / name, notes)))
+    return made
 
 
 def names_of(places: Sequence[Path]) -> list[str]:
@@ -116,14 +120,6 @@ def unlike(first: Record, second: Record) -> str:
     return ""
 
 
-def _section(group: Sequence[Source], first: Source, out: Path, number: int) -> Section:
-    name = f"{number}-{group[0].record.plan.suite.suite}" if number else ""
-    root = out / name if name else out
-    why = unlike(first.record, group[0].record) if number > 1 else ""
-    notes = _notes(group) if len(group) > 1 else ()
-    return Section(name, tuple(item.name for item in group), why, notes, merge(group, root, notes))
-
-
 def counted(group: Sequence[Source]) -> dict[int, Source]:
     """Return seed -> the run it is taken from: the earliest with a result in every cell, else the one with most."""
     cells = len(group[0].record.plan.cells)
@@ -157,8 +153,7 @@ def _differing(group: Sequence[Source]) -> Iterator[str]:
     first = group[0].record.environment
     for source in group[1:]:
         other = source.record.environment
-        names = sorted({*first.libraries, *other.libraries})
-        found = [name for name in names if first.libraries.get(name) != other.libraries.get(name)]
+        found = sorted({name for name, _ in first.libraries.items() ^ other.libraries.items()})
         found += [name for name in ("python", "system", "commit", "settings")
                   if getattr(first, name) != getattr(other, name)]
         if found:
@@ -258,15 +253,15 @@ def _copy_trials(
 def _copy_incidents(group: Sequence[Source], folder: RunFolder) -> None:
     """Copy the incidents of all runs in order of time; if there are several runs, with the name of the run. That a run
     was modified is one: the index of the merged record is of what it was by then."""
-    incidents = [(item, source) for source in group for item in (*_altered(source.record), *source.record.incidents)]
+    incidents = list[tuple[Incident, Source]]()
+    for source in group:
+        if text := alterations(source.record):
+            altered = Incident(at_ms=source.record.environment.started_ms, kind="altered", text=text)
+            incidents.append((altered, source))
+        incidents += [(item, source) for item in source.record.incidents]
     for item, source in sorted(incidents, key=lambda pair: pair[0].at_ms):
         text = f"{source.name}: {item.text}" if len(group) > 1 else item.text
         append_line(folder.incidents, item.model_copy(update={"text": text}))
-
-
-def _altered(record: Record) -> Iterator[Incident]:
-    if text := alterations(record):
-        yield Incident(at_ms=record.environment.started_ms, kind="altered", text=text)
 
 
 def _copy_file(source: Path, target: Path) -> None:

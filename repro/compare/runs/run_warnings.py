@@ -67,13 +67,17 @@ class RunWarning:
 
 def run_warnings(record: Record) -> tuple[RunWarning, ...]:
     """Return the warnings about the machine, the course of the run and its trials."""
-    return (*_altered(record), *_stand_ins(record), *busy(record), *_incidents(record), *_repeated(record),
-            *_trials(record))
-
-
-def _altered(record: Record) -> Iterator[RunWarning]:
+    found = list[RunWarning]()
     if text := alterations(record):
-        yield RunWarning(TITLES["altered"], text, "attempts", CONSEQUENCES["altered"])
+        found.append(RunWarning(TITLES["altered"], text, "attempts", CONSEQUENCES["altered"]))
+    if devices := record.emulated_devices:
+        found.append(RunWarning("Emulated device", f"{_listed(devices)} stands for a GPU", "machine",
+                                "no figure says anything about a GPU: neither its speed nor its arithmetic"))
+    found += [*busy(record), *_incidents(record)]
+    if repeated := [item.short for item in repeated_cells(record)]:
+        found.append(RunWarning("Repeated training", _listed(repeated), "trials",
+                                "says nothing about other seeds: only times get a verdict from repeats"))
+    return (*found, *_trials(record))
 
 
 def alterations(record: Record) -> str:
@@ -87,12 +91,6 @@ def alterations(record: Record) -> str:
     return str(record.derived["alterations"])
 
 
-def _stand_ins(record: Record) -> Iterator[RunWarning]:
-    if found := record.emulated_devices:
-        yield RunWarning("Emulated device", f"{_listed(found)} stands for a GPU", "machine",
-                         "no figure says anything about a GPU: neither its speed nor its arithmetic")
-
-
 def busy(record: Record) -> Iterator[RunWarning]:
     cores = record.environment.cores
     if load := record.environment.high_load:
@@ -104,19 +102,12 @@ def busy(record: Record) -> Iterator[RunWarning]:
 
 
 def _incidents(record: Record) -> Iterator[RunWarning]:
-    """Yield the incidents of the run by kind."""
     by_kind: dict[str, list[str]] = {}
     for item in record.incidents:
         by_kind.setdefault(item.kind, []).append(f"{item.trial_id}: {item.text}" if item.trial_id else item.text)
     for kind, texts in by_kind.items():
         consequence = CONSEQUENCES.get(kind, "")
         yield RunWarning(TITLES.get(kind, kind), _listed(texts), "attempts", consequence, consequence == UNAFFECTED)
-
-
-def _repeated(record: Record) -> Iterator[RunWarning]:
-    if found := [item.short for item in repeated_cells(record)]:
-        yield RunWarning("Repeated training", _listed(found), "trials",
-                         "says nothing about other seeds: only times get a verdict from repeats")
 
 
 def _trials(record: Record) -> Iterator[RunWarning]:

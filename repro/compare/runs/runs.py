@@ -275,7 +275,6 @@ def _nothing(record: Record, baseline: str | None) -> str:
 
 
 def _subject(found: Compared, conditions: Sequence[Condition], fail_any: bool) -> list[Comparison]:
-    """Return the comparisons that the conditions apply to."""
     if not conditions:
         return []
     if fail_any:

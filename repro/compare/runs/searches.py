@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from repro.compare.cells import CellIndex, CellPair, contrast_pairs, tuned_levels
+from repro.compare.cells import CellIndex, contrast_pairs, tuned_levels
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.figures import Comparison
 from repro.compare.runs.two_runs import Ran, lacking, run_means
@@ -38,9 +38,12 @@ def over_searches(runs: Sequence[Ran], metric: Metric | None = None) -> list[Com
     _require_all(runs)
     plan = runs[0].plan
     chosen = metric or plan.suite.metric
-    primary, contrasts = _contrasts(plan)
     of_runs = [_cells(run.plan) for run in runs]
-    shared = [pair for pair in contrasts if all(part in cells for cells in of_runs for part in pair)]
+    names = {cell.cell_id: levels for levels, cell in of_runs[0].items()}
+    declared, contrasts = contrast_pairs(CellIndex(plan.cells), plan.suite)
+    by_levels = {pair: (names[pair[0]], names[pair[1]]) for pair in contrasts if names.keys() >= set(pair)}
+    primary = by_levels.get(declared) if declared else None
+    shared = [pair for pair in by_levels.values() if all(part in cells for cells in of_runs for part in pair)]
     if not shared:
         raise UsageError("the runs have no contrast in common")
     found = []
@@ -78,7 +81,6 @@ def _require_all(runs: Sequence[Ran]) -> None:
 
 
 def _declared(plan: Plan) -> Mapping[str, Any]:
-    """Return what all searches of one declaration have in common."""
     apart = {"settings", "tuned", "master_seed", "programs"}
     tuned = plan.suite.tuned
     return plan.suite.model_dump(mode="json", by_alias=True, exclude=apart) | {
@@ -89,11 +91,3 @@ def _cells(plan: Plan) -> dict[str, Cell]:
     """Return the levels of every cell, as text -> the cell."""
     levels = tuned_levels(plan)
     return {json.dumps(levels[cell.cell_id], sort_keys=True): cell for cell in plan.cells if cell.cell_id in levels}
-
-
-def _contrasts(plan: Plan) -> tuple[CellPair | None, list[CellPair]]:
-    """Return the declared contrast and all contrasts, by the levels of their cells."""
-    names = {cell.cell_id: levels for levels, cell in _cells(plan).items()}
-    primary, contrasts = contrast_pairs(CellIndex(plan.cells), plan.suite)
-    by_levels = {pair: (names[pair[0]], names[pair[1]]) for pair in contrasts if names.keys() >= set(pair)}
-    return by_levels.get(primary) if primary else None, list(by_levels.values())

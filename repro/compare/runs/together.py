@@ -48,13 +48,12 @@ class Part(Frozen):
     def of(cls, name: str, record: Record, item: Comparison | None) -> Self:
         """Return the estimate of a record; None: it has not both cells."""
         logs = np.log(item.judged_ratios) if item is not None and item.ratio is not None else np.zeros(0)
-        reason, count = _unfit(item, logs), len(logs)
-        reason = alterations(record) or reason
+        reason = alterations(record) or _unfit(item, logs)
         return cls(
             name=name, master_seed=record.plan.master_seed, pairs=item.n if item else 0,
             ratio=item.ratio if item else None,
             log_mean=0.0 if reason else float(logs.mean()),
-            variance=0.0 if reason else float(logs.var(ddof=1)) / count, left_out=reason)
+            variance=0.0 if reason else float(logs.var(ddof=1)) / len(logs), left_out=reason)
 
 
 def over_records(parts: Sequence[Part]) -> tuple[tuple[Part, ...], RandomEffects | None]:
@@ -157,17 +156,14 @@ def together(roots: Sequence[Path], metric: Metric | None = None) -> Together:
     keys = {(item.candidate, item.baseline): item for each in reversed(found) for item in reversed(each)}
     if not keys:
         raise UsageError(f"{names[0]}: no cell of this suite has a baseline, so there is nothing to combine")
-    return Together(first.plan.suite.suite, first.plan.digest, tuple(
-        _contrast(item, [next((other for other in each if (other.candidate, other.baseline) == key), None)
-                         for each in found], records, names) for key, item in reversed(keys.items())))
-
-
-def _contrast(
-    shown: Comparison, found: Sequence[Comparison | None], records: Sequence[Record], names: Sequence[str]
-) -> Contrast:
-    parts, effects = over_records([Part.of(name, record, item)
-                                   for name, record, item in zip(names, records, found, strict=True)])
-    return Contrast(f"{shown.candidate_label} against {shown.baseline_label}", shown.metric, parts, effects)
+    contrasts = []
+    for key, shown in reversed(keys.items()):
+        parts, effects = over_records([
+            Part.of(name, record, next((item for item in each if (item.candidate, item.baseline) == key), None))
+            for name, record, each in zip(names, records, found, strict=True)])
+        contrasts.append(Contrast(f"{shown.candidate_label} against {shown.baseline_label}", shown.metric, parts,
+                                  effects))
+    return Together(first.plan.suite.suite, first.plan.digest, tuple(contrasts))
 
 
 def _unfit(item: Comparison | None, logs: np.ndarray) -> str:

@@ -127,8 +127,7 @@ def _cautions(first: Ran, second: Ran) -> tuple[str, ...]:
     if one is not None and other is not None:
         differ = [name for name in ("cpu", "cores", "device", "devices", "python", "commit")
                   if getattr(one, name) != getattr(other, name)]
-        names = sorted({*one.libraries, *other.libraries})
-        differ += [name for name in names if one.libraries.get(name) != other.libraries.get(name)]
+        differ += sorted({name for name, _ in one.libraries.items() ^ other.libraries.items()})
         differ += changed_plugins(one, other)
         if differ:
             found.append(f"the runs differ in {', '.join(differ)}")

@@ -28,8 +28,8 @@ def _high(item: Comparison) -> float | None:
 
 def _speedup(item: Comparison, low: bool) -> float | None:
     """Return an end of the interval of the speed; of times it is the other end of the ratio's."""
-    spec, ends = METRICS[item.metric], (_low(item), _high(item))
-    end = ends[low == (spec.better == "lower")]
+    spec = METRICS[item.metric]
+    end = _high(item) if low == (spec.better == "lower") else _low(item)
     return None if end is None else spec.speedup(end)
 
 

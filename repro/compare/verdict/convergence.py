@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Literal
 
 from repro import stats
@@ -20,6 +19,7 @@ from repro.compare.figures import Bounds, Pair
 from repro.compare.verdict.verdict import judged
 from repro.core import pattern
 from repro.core.frozen import Frozen
+from repro.core.numbers import known_median
 from repro.record.result.results import Bracket, Result
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
@@ -68,13 +68,11 @@ def check(plan: Plan, results: Sequence[Result]) -> list[Convergence]:
         return []  # of a program nothing says that its data and its model are those of another
     if plan.searches > 1:
         return []  # one search is one figure
-    index = CellIndex(plan.cells)
-    pairs = _groups(plan, index)
     trials = by_cell(item for item in results if not plan.design.looks or item.repeat < plan.design.common)
     cells = {cell.cell_id: cell for cell in plan.cells}
     asked = ComparisonRequest(metric="samples", planned=plan.design.common, margin=plan.suite.margin)
     found = judged([examine(cells[one], cells[other], trials[one], trials[other], asked)
-                    for one, other in pairs])
+                    for one, other in _groups(plan, CellIndex(plan.cells))])
     certain = [_certain(item, trials, plan.suite.margin) for item in found]
     adjusted = stats.holm([1.0 if p is None else p for p in certain]) if certain else []
     return [
@@ -128,21 +126,20 @@ def certain_p(ranges: Sequence[tuple[float, float]], margin: float) -> float:
 
 def _certain(found: Comparison, trials: Mapping[str, Sequence[Result]], margin: float) -> float | None:
     """Return p of the certain test of one row; None if pairs have a spread, or a pair lacks its brackets."""
-    ours, theirs = (_brackets(trials[name]) for name in (found.candidate, found.baseline))
+    ours, theirs = ({item.repeat: item.bracket for item in trials[name] if item.bracket is not None}
+                    for name in (found.candidate, found.baseline))
     known = all(pair.repeat in ours and pair.repeat in theirs for pair in found.pairs)
     if found.ratio is None or found.interval is not None or not known:
         return None
     return certain_p(pair_ranges(found.pairs, ours, theirs), margin)
 
 
-def _brackets(results: Sequence[Result]) -> dict[int, Bracket]:
-    return {item.repeat: item.bracket for item in results if item.bracket is not None}
-
-
 def _row(
     found: Comparison, cell: Cell, certain: float | None, trials: Mapping[str, Sequence[Result]], plan: Plan
 ) -> Convergence:
-    grid = _grid([*trials[found.candidate], *trials[found.baseline]])
+    grid = known_median(
+        item.bracket.hit_samples / item.bracket.miss_samples - 1 if item.bracket.miss_samples else math.inf
+        for name in (found.candidate, found.baseline) for item in trials[name] if item.bracket is not None)
     verdict, because, p = _verdict(found, certain, grid, plan)
     choices = cell.training
     return Convergence(
@@ -161,7 +158,7 @@ def _verdict(
     p = None if test is None else test.p if test.p_adjusted is None else test.p_adjusted
     if found.verdict == "same":
         return "equivalent", found.because, p
-    if found.verdict == "faster" or found.verdict == "slower":
+    if found.verdict in ("faster", "slower"):
         return found.verdict, found.because, p
     complete = len(found.pairs) >= plan.design.common
     if certain is not None and certain <= ALPHA and complete:
@@ -174,10 +171,3 @@ def _verdict(
         because += (f"; evaluations are {shown} apart at the target, too far to show equivalence within "
                     f"{plan.suite.margin:.0%}: evaluate more often").replace("%", " %")
     return "inconclusive", because, p
-
-
-def _grid(results: Sequence[Result]) -> float | None:
-    """Return the median over trials of hit / miss - 1."""
-    found = [item.bracket.hit_samples / item.bracket.miss_samples - 1 if item.bracket.miss_samples else math.inf
-             for item in results if item.bracket is not None]
-    return median(found) if found else None

@@ -38,22 +38,15 @@ def shares_of(found: Sequence[Evidence]) -> list[FamilyShare]:
     A contrast that gives no p counts in the family with p = 1: leaving it out would make the others easier. So does one
     that was refused, independent of its figures.
     """
-    shares = iter(family_shares([item for item in found if not item.asked.primary]))
-    return [_alone(item) if item.asked.primary else next(shares) for item in found]
-
-
-def family_shares(family: Sequence[Evidence]) -> list[FamilyShare]:
-    """Return Holm's correction over the family, of significance and of equivalence."""
-    if not family:
-        return []
+    family = [item for item in found if not item.asked.primary]
     adjusted = stats.holm([1.0 if item.p is None else item.p for item in family])
     floors = stats.holm([item.floor for item in family])
     same = stats.holm([item.equivalence.p if item.equivalence else 1.0 for item in family])
-    level = ALPHA / len(family)
-    return [
+    level = ALPHA / max(1, len(family))
+    shares = iter(
         FamilyShare(len(family), None if item.p is None else p, floor, q if item.equivalence else None, level, level)
-        for item, p, floor, q in zip(family, adjusted, floors, same, strict=True)
-    ]
+        for item, p, floor, q in zip(family, adjusted, floors, same, strict=True))
+    return [_alone(item) if item.asked.primary else next(shares) for item in found]
 
 
 def can_be_same(pairs: int, family: int) -> bool:
@@ -74,10 +67,7 @@ def _alone(item: Evidence) -> FamilyShare:
                        None if same is None else min(1.0, same * alike), *levels)
 
 
-def error_budget(
-    found: Sequence[Comparison], effects: int = 0, convergence: int = 0,
-    claims: Sequence[Claim] = (),
-) -> str:
+def error_budget(found: Sequence[Comparison], effects: int, convergence: int, claims: Sequence[Claim]) -> str:
     """Return what stands beside the verdicts about their errors; "" if there is no verdict to err in.
 
     Args:

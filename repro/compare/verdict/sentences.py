@@ -10,7 +10,7 @@ from repro import stats
 from repro.compare.evidence.evidence import Evidence
 from repro.compare.evidence.late import Late
 from repro.compare.evidence.missed import Missed, sign_test
-from repro.compare.figures import Restricted
+from repro.compare.evidence.pairing import on_other_samples
 from repro.compare.verdict.family import ALPHA, FamilyShare
 from repro.core.numbers import plain_sum
 from repro.suite.design import LEAST_REPEATS
@@ -98,10 +98,17 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
     """Return why the figures show neither a difference nor equivalence."""
     assert item.ratio is not None
     if not item.is_apart(1 - share.level) and share.p is not None and share.p <= ALPHA:
-        return grids_alone(item) if item.is_timely(1 - share.level) else (
-            f"{_late_words(item.late)}; what this leaves open could produce this ratio alone")
+        if not item.is_timely(1 - share.level):
+            return f"{_late_words(item.late)}; what this leaves open could produce this ratio alone"
+        assert item.grid is not None
+        return (f"{item.grid.unlike}; the grids alone could produce this ratio, because a crossing can be anywhere "
+                "between two evaluations")
     if item.interval is None:
-        return _why_no_spread(item, share)
+        if item.less or item.more:
+            return f"every pair has the same ratio and {p_words(item, share)}"
+        grid = "" if item.grid is None or item.grid.share is None or item.grid.share < VISIBLE else (
+            f"; evaluations are {per_cent(item.grid.share)} apart there; to show more, evaluate more often")
+        return f"both have exactly the same figure in all {item.n} pairs: there is no spread to judge by{grid}"
     word = item.asked.scale.below if item.ratio < 1 else item.asked.scale.above
     counted = f"{item.agreeing} of {item.counted} were {word}" if item.asked.paired else \
         f"{item.ours.n} trials against {item.theirs.n}"
@@ -119,14 +126,6 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
     return f"the t interval excludes 1, but the {test} does not agree (p = {item.p:.3g}); {counted}"
 
 
-def _why_no_spread(item: Evidence, share: FamilyShare) -> str:
-    if item.less or item.more:
-        return f"every pair has the same ratio and {p_words(item, share)}"
-    grid = "" if item.grid is None or item.grid.share is None or item.grid.share < VISIBLE else (
-        f"; evaluations are {per_cent(item.grid.share)} apart there; to show more, evaluate more often")
-    return f"both have exactly the same figure in all {item.n} pairs: there is no spread to judge by{grid}"
-
-
 def too_coarse(item: Evidence) -> str:
     """Return why crossings cannot be shown to be the same on this evaluation grid."""
     assert item.grid is not None
@@ -137,15 +136,7 @@ def too_coarse(item: Evidence) -> str:
     return f"{_apart_words(share)}, too far to resolve a margin of {_margin(item)}"
 
 
-def grids_alone(item: Evidence) -> str:
-    """Return why a ratio between unlike evaluation grids shows no difference."""
-    assert item.grid is not None
-    return (f"{item.grid.unlike}; the grids alone could produce this ratio, because a crossing can be anywhere between "
-            "two evaluations")
-
-
 def _late_words(late: Late | None) -> str:
-    """Return which times are known to bounds only."""
     assert late is not None
     return (f"{late.trials} {'time is' if late.trials == 1 else 'times are'} known to bounds only, at most "
             f"{per_cent(late.share)} apart: an evaluation was read together with later output, or in a file that is "
@@ -168,27 +159,20 @@ def missed_figures(item: Evidence, missed: Missed, share: FamilyShare, word: str
         counted += (f"; the order of {unknown} is unknown, because {both}one trial ended without the target before the "
                     "other reached it")
     holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
-    test = f"(exact sign test p = {item.p:.3g}{holm}){_reached_or_not(missed)}"
+    test = f"(exact sign test p = {item.p:.3g}{holm})"
+    ours, theirs = missed.alone
+    if ours + theirs:
+        test += (f"; the candidate alone reached the target in {ours} of {missed.n} pairs and the baseline alone in "
+                 f"{theirs} (exploratory: exact sign test p = {sign_test(ours, theirs):.3g})")
     if missed.all_of:
         return (f": no trial of {missed.all_of} reached the target, so it is unknown how many times {word} the "
                 f"candidate is; {counted} {test}")
-    if missed.restricted is None:
-        return (f", so there is no ratio of times, and no mean time either: {missed.no_mean}; {counted} {test}")
-    return f", so there is no ratio of times; {counted} {test}; {_mean_words(item, missed.restricted)}"
-
-
-def _reached_or_not(missed: Missed) -> str:
-    ours, theirs = missed.alone
-    if not ours + theirs:
-        return ""
-    return (f"; the candidate alone reached the target in {ours} of {missed.n} pairs and the baseline alone in "
-            f"{theirs} (exploratory: exact sign test p = {sign_test(ours, theirs):.3g})")
-
-
-def _mean_words(item: Evidence, mean: Restricted) -> str:
+    mean = missed.restricted
+    if mean is None:
+        return f", so there is no ratio of times, and no mean time either: {missed.no_mean}; {counted} {test}"
     limits = f" ({mean.interval.low:.3f} to {mean.interval.high:.3f})" if mean.interval else ""
-    return (f"the mean up to {amount(mean.horizon)} {item.asked.scale.unit} is {mean.ratio:.3f} x the baseline's"
-            f"{limits}")
+    return (f", so there is no ratio of times; {counted} {test}; the mean up to {amount(mean.horizon)} "
+            f"{item.asked.scale.unit} is {mean.ratio:.3f} x the baseline's{limits}")
 
 
 def per_cent(share: float) -> str:
@@ -205,12 +189,10 @@ def amount(value: float) -> str:
 
 def cautions(item: Evidence) -> list[str]:
     """Return the cautions that no interval shows."""
-    found = [*_repeated(item), *dict.fromkeys(_ungated(item)), *_unseeded(item),
-             *describe_resumed_trials(item),
-             *_missed_cautions(item), *_order_cautions(item)]
-    found += _grid_cautions(item) if item.grid is not None else []
-    found += [*_late_cautions(item), *_startup_cautions(item)]
-    found += _drift_cautions(item)
+    # Fewer trainings than trials need no caution if they are why there is no verdict.
+    found = [*(each.words for each in item.repeated if each.short not in item.refusal), *dict.fromkeys(_ungated(item)),
+             *_unseeded(item), *describe_resumed_trials(item), *_missed_cautions(item), *_order_cautions(item),
+             *_grid_cautions(item), *_late_cautions(item), *_startup_cautions(item), *_drift_cautions(item)]
     if (nodes := item.by_node) is not None and nodes.unit == "block" and nodes.differs:
         found.append(f"{nodes.words}; the verdict is on these {nodes.noun} and no others")
     if (load := item.by_load) is not None and load.differs:
@@ -253,11 +235,6 @@ def _ungated(item: Evidence) -> Iterator[str]:
             yield f"not gated: {reason} (that {cell.label} trains like the reference was not checked)"
 
 
-def _repeated(item: Evidence) -> list[str]:
-    """Return a caution for each cell with fewer trainings than trials; none if that is why there is no verdict."""
-    return [each.words for each in item.repeated if each.short not in item.refusal]
-
-
 def _unseeded(item: Evidence) -> list[str]:
     """Return a caution for each program that is not given a seed, if the figure depends on its training."""
     if not (item.asked.scale.to_target or item.asked.scale.by_training):
@@ -268,21 +245,18 @@ def _unseeded(item: Evidence) -> list[str]:
 
 
 def _order_cautions(item: Evidence) -> list[str]:
-    """Return the label of a comparison in which the seed does not decide the order of the samples."""
     streamed = [side.name for side in (item.ours, item.theirs) if side.streamed]
     if not streamed:
-        ours, theirs = item.ours.selections, item.theirs.selections
-        apart = ours and theirs and ours != theirs
         return ["unpaired by order: the two train on different samples of the data (dedup); a seed gives both the same "
-                "initial weights only"] if apart else []
+                "initial weights only"] if on_other_samples(item.ours, item.theirs) else []
     verb = "read" if len(streamed) > 1 else "reads"
     return [f"unpaired by order: {' and '.join(streamed)} {verb} the data in their own order (input.order stream), "
             "which no seed varies, so the result is that of this order"]
 
 
 def _grid_cautions(item: Evidence) -> list[str]:
-    """Return what a reader must know of the evaluation grids."""
-    assert item.grid is not None
+    if item.grid is None:
+        return []
     found = [item.grid.unlike] if item.grid.unlike else []
     for cell, side, first in zip((item.candidate, item.baseline), (item.ours, item.theirs), item.grid.first,
                                  strict=True):
@@ -298,7 +272,6 @@ def _grid_cautions(item: Evidence) -> list[str]:
 
 
 def _late_cautions(item: Evidence) -> list[str]:
-    """Return what late reads leave open of a ratio, where it is visible."""
     if item.late is None or item.ratio is None or item.late.share < VISIBLE:
         return []
     found = item.late.interval(0.95)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
@@ -14,6 +15,7 @@ from repro.compare.evidence.pairing import is_meaningless, observe, watched_unti
 from repro.compare.evidence.repeated import trainings
 from repro.compare.figures import Bounds, Estimate, bounds
 from repro.core.frozen import Frozen
+from repro.core.numbers import known_median
 from repro.record.result.results import Result, figure
 from repro.record.result.status import counted, meaning
 from repro.suite.design import JUDGES
@@ -86,15 +88,15 @@ def summarize(
     own = [item for item in ordered if item.repeat in different]  # what says something about seeds
     hits = sum(meaning(item.status).reached for item in own)
     spread = [value for item in own if (value := figure(item, scale)) is not None] if scale.by_training else found
-    middle = _censored_median(found, judged) if scale.to_target else _plain_median(found)
+    middle = _censored_median(found, judged) if scale.to_target else known_median(found)
     return Summary(
         cell_id=cell.cell_id, label=cell.label, metric=metric, n=n, ok=reached, values=tuple(found), median=middle,
         statuses=dict(Counter(item.status for item in ordered)),
         interval=bounds(stats.median_interval(spread)) if complete else None,
         success=bounds(stats.wilson(hits, len(own))) if own else None, trainings=len(own),
         median_epochs=_censored_median([x for item in ordered if (x := item.epochs_to_target) is not None], judged),
-        median_samples_per_second=_plain_median([x for item in ordered if (x := item.samples_per_second) is not None]),
-        median_final=_plain_median([x for item in ordered if (x := item.final) is not None]),
+        median_samples_per_second=known_median(item.samples_per_second for item in ordered),
+        median_final=known_median(item.final for item in ordered),
         coefficient_of_variation=stats.or_none(lambda: stats.coefficient_of_variation(spread))
         if complete and len(spread) > 1 else None,
         outliers=tuple(stats.or_none(lambda: stats.outlier_marks(found)) or ()) if complete else (),
@@ -123,7 +125,8 @@ def _missed(results: Sequence[Result], scale: MetricSpec, horizon: float | None)
 
 def _diverged(results: Sequence[Result], scale: MetricSpec) -> float | None:
     """Return the share that diverges; the target is the competing event, all other ends are censored."""
-    causes = [_cause(item) for item in results]
+    ends = [meaning(item.status) for item in results]
+    causes = ["reached" if end.reached else end.name if end.competes else None for end in ends]
     if "diverged" not in causes:
         return None
     times = [figure(item, scale) or watched_until(item, scale) for item in results]
@@ -133,20 +136,6 @@ def _diverged(results: Sequence[Result], scale: MetricSpec) -> float | None:
     return float(steps["diverged"][-1][1]) if steps else None
 
 
-def _cause(item: Result) -> str | None:
-    """Return which of the competing events ended the trial; None for an end that cut it off."""
-    end = meaning(item.status)
-    return "reached" if end.reached else end.name if end.competes else None
-
-
 def _censored_median(values: Sequence[float], n: int) -> float | None:
     """Return the median of times of which n - len(values) are only known to be longer; None up to 50 % reached."""
-    if 2 * len(values) <= n:
-        return None
-    padded = sorted(values) + [float("inf")] * (n - len(values))
-    found = median(padded)
-    return None if found == float("inf") else found
-
-
-def _plain_median(values: Sequence[float]) -> float | None:
-    return median(values) if values else None
+    return median([*values, *[math.inf] * (n - len(values))]) if 2 * len(values) > n else None

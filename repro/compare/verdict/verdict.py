@@ -9,7 +9,7 @@ from dataclasses import replace
 from repro import stats
 from repro.compare.evidence.evidence import Evidence
 from repro.compare.evidence.missed import Missed
-from repro.compare.figures import Advice, AdviceKind, Comparison, GridFacts, MarginTest, Restricted, Verdict, bounds
+from repro.compare.figures import Advice, AdviceKind, Comparison, GridFacts, MarginTest, Verdict, bounds
 from repro.compare.verdict import sentences
 from repro.compare.verdict.family import ALPHA, FamilyShare, can_be_same, shares_of
 from repro.suite.design import JUDGES, LEAST_REPEATS
@@ -20,14 +20,11 @@ Decision = tuple[Verdict, str, Advice | None]
 
 def judged(found: Sequence[Evidence]) -> list[Comparison]:
     """Return verdicts in the order given: the primary contrast alone at 5 %, the others under Holm over all of them."""
-    found = [_withheld(item) if item.refusal and item.asked.withhold else item for item in found]
+    # Without a verdict no figure stays that could be taken for a result; the pairs, which were measured, do.
+    found = [replace(item, ratio=None, interval=None, p=None, floor=1.0, equivalence=None, less=0, more=0, welch=None,
+                     split=None, probability_less=None, missed=None, grid=None, late=None)
+             if item.refusal and item.asked.withhold else item for item in found]
     return [_comparison(item, share) for item, share in zip(found, shares_of(found), strict=True)]
-
-
-def _withheld(item: Evidence) -> Evidence:
-    """Return it without any figure that could be taken for a result; the pairs, which were measured, stay."""
-    return replace(item, ratio=None, interval=None, p=None, floor=1.0, equivalence=None, less=0, more=0, welch=None,
-                   split=None, probability_less=None, missed=None, grid=None, late=None)
 
 
 def _comparison(item: Evidence, share: FamilyShare) -> Comparison:
@@ -59,12 +56,8 @@ def _grid_facts(item: Evidence) -> GridFacts | None:
 
 
 def _margin_test(item: Evidence, adjusted: float | None) -> MarginTest | None:
-    test = item.equivalence
-    if test is None:
-        return None
-    interval = bounds(test.interval)
-    assert interval is not None
-    return MarginTest(
+    test, interval = item.equivalence, bounds(item.equivalence.interval if item.equivalence else None)
+    return None if test is None or interval is None else MarginTest(
         margin=item.asked.margin, p=test.p, p_adjusted=adjusted, interval=interval, equivalent=test.equivalent)
 
 
@@ -75,7 +68,7 @@ def _decide(item: Evidence, share: FamilyShare) -> Decision:
         return _of_missed(item, item.missed, share)
     if share.p is None or item.ratio is None:
         return "inconclusive", "there is no figure to judge", None
-    if _is_significant(item, share):
+    if _is_excluded(item, share) and item.is_apart(1 - share.level):
         word = item.asked.scale.below if item.ratio < 1 else item.asked.scale.above
         return word, sentences.why_different(item, share, word), None
     if _is_same(item, share):
@@ -92,10 +85,6 @@ def _open_kind(item: Evidence, share: FamilyShare) -> AdviceKind:
     if _is_excluded(item, share) and not item.is_apart(1 - share.level):
         return "equal_grids" if item.is_timely(1 - share.level) else "timely"
     return "tested_in_a_contest" if JUDGES.get(item.design) == "mean" else "tested"
-
-
-def _is_significant(item: Evidence, share: FamilyShare) -> bool:
-    return _is_excluded(item, share) and item.is_apart(1 - share.level)
 
 
 def _is_excluded(item: Evidence, share: FamilyShare) -> bool:
@@ -176,21 +165,15 @@ def _missed_doubt(item: Evidence, missed: Missed) -> str:
     if item.grid is not None and item.grid.unlike:
         return f"{item.grid.unlike}, and this alone can decide which is first"
     mean, failures, ahead = missed.restricted, item.failures, missed.first > missed.second
+    ends = mean.interval if mean is not None else None
+    # Which of the two restricted means is certainly the smaller one.
+    candidate_less, baseline_less = ends is not None and ends.high < 1, ends is not None and ends.low > 1
     if failures is not None and failures.more == ("candidate" if ahead else "baseline"):
         start = f"the {failures.more} is first more often, but fails more often ({failures.words}"
         if failures.p <= ALPHA:
             return f"{start}, exact p = {failures.p:.3g})"
-        if not _less(mean, ahead):
+        if not (candidate_less if ahead else baseline_less):
             return f"{start}), and the mean time, misses included, does not show that it costs less"
-    if mean is None or mean.interval is None or (not mean.interval.low > 1 and not mean.interval.high < 1):
-        return ""
-    if (mean.ratio < 1) == ahead:
+    if mean is None or not (candidate_less or baseline_less) or (mean.ratio < 1) == ahead:
         return ""
     return "the mean time, misses included, is clearly on the other side: one is first more often, but misses more"
-
-
-def _less(mean: Restricted | None, candidate: bool) -> bool:
-    """Return whether the restricted mean of the candidate, or of the baseline, is certainly the smaller one."""
-    if mean is None or mean.interval is None:
-        return False
-    return mean.interval.high < 1 if candidate else mean.interval.low > 1

@@ -27,7 +27,6 @@ from repro.compare.design.calibration import (
     twin_plan,
 )
 from repro.core.errors import UsageError
-from repro.core.files import write_model
 from repro.core.machine import Machine
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
@@ -175,21 +174,6 @@ def test_one_chance_pair_makes_a_null_again(tmp_path: Path):
     assert (len(nulls), problems) == (1, [])
 
 
-def test_void_nulls_of_an_older_file_do_not_count(tmp_path: Path):
-    record = record_of(tmp_path, 6)
-    path, machine = record.folder.root / "calibration.json", machine_of(record.environment)
-    same = tuple(Pair(repeat=repeat, candidate=2.0, baseline=2.0) for repeat in range(6))
-    old = made(["inconclusive", "faster", "same"], record.plan.digest, machine)
-    empty = [item.model_copy(update={"pairs": same}) for item in old.nulls]
-    write_model(path, old.model_copy(update={"nulls": (*old.nulls[:2], empty[2])}))
-    found = calibration_of(record)
-    assert found is not None
-    assert (found.n, found.false_positives) == (2, 1)
-    write_model(path, old.model_copy(update={"nulls": tuple(empty)}))
-    assert calibration_of(record) is None
-    assert add(path, made(["same"], record.plan.digest, machine)).n == 1
-
-
 def test_nulls_add_up_and_the_same_source_counts_once(tmp_path: Path):
     path = tmp_path / "c.json"
     assert add(path, made(["inconclusive", "faster"])).n == 2
@@ -278,18 +262,6 @@ def test_repeats_of_cells_without_twins_are_no_nulls(tmp_path: Path):
     assert (nulls, len(problems)) == ([], 4)
     found = called("calibrate", tmp_path / "run12-suite.yaml", "--from", record.folder.root)
     assert isinstance(found.exception, UsageError) and "it was run without a twin" in str(found.exception)
-
-
-def test_a_kept_calibration_of_another_kind_is_none(tmp_path: Path):
-    record = record_of(tmp_path, 6)
-    path = record.folder.root / "calibration.json"
-    old = made(["inconclusive", "faster"], record.plan.digest, machine_of(record.environment))
-    dealt = [item.model_copy(update={"how": how}) for item, how in zip(old.nulls, ("drawn pairs", "halves"),
-                                                                       strict=True)]
-    write_model(path, old.model_copy(update={"nulls": tuple(dealt)}))
-    assert calibration_of(record) is None
-    compared = called("compare", record.folder.root)
-    assert compared.exit_code == 0 and "not calibrated" in compared.output
 
 
 def test_twins_that_crashed_give_no_null_and_say_why(tmp_path: Path):

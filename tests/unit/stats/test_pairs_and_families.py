@@ -207,12 +207,6 @@ def test_the_mean_interval_agrees_with_scipy_and_refuses_samples_without_spread(
         mean_interval(values, 1.0)
 
 
-def test_runs_that_missed_are_the_longest_in_the_median_interval() -> None:
-    assert median_interval([1, 2, 3, 4, 5, 6, 7, 8, 9], missed=1) == median_interval([*range(1, 10), 99])
-    found = median_interval([1, 2, 3, 4, 5], missed=5)
-    assert found is not None and (found.low, found.high) == (2, math.inf)
-    assert median_interval([1], missed=9) is None  # even the lower end is among those that missed
-    with pytest.raises(ValueError, match="missed cannot be -1"):
-        median_interval([1, 2, 3], missed=-1)
+def test_the_median_interval_refuses_values_that_are_not_finite() -> None:
     with pytest.raises(ValueError, match="finite"):
         median_interval([1, 2, math.nan, 3, 4, 5])
