@@ -110,11 +110,10 @@ class Overview:
 
     Args:
         homes: rank of each shard.
-        sizes: elements of each shard.
     """
 
-    def __init__(self, links: Links, homes: Sequence[int], sizes: Sequence[int]) -> None:
-        self.links, self.homes, self.sizes = links, homes, sizes
+    def __init__(self, links: Links, homes: Sequence[int]) -> None:
+        self.links, self.homes = links, homes
 
     def updates(self, first: int, stop: int) -> list[Update]:
         """Wait until the first shard has applied `stop` updates; return those from `first` on."""

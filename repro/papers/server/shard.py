@@ -198,11 +198,11 @@ class Shard:
             self.clocks.leave(worker)
             self.changed.notify_all()
 
-    def lose(self, worker: int, allowed: bool) -> None:
+    def lose(self, worker: int) -> None:
         """Go on without a worker, or fail."""
         with self.changed:
             self.lost.append(worker)
-            if not allowed:
+            if not self.rules.may_lose:
                 self.failure = self.failure or Lost(f"worker {worker} has gone, without which mode {self.rules.mode} "
                                                     "cannot go on")
             elif self.dealer is not None:
