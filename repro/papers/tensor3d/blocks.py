@@ -54,20 +54,15 @@ class Line:
         return partial
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """The groups of one rank: along a row (its columns), along a column (its rows), through the layers."""
-
-    row: Line
-    column: Line
-    layer: Line
+Lines = tuple[Line, Line, Line]
+"""The groups of one rank: along a row (its columns), along a column (its rows), through the layers."""
 
 
 def make_lines(grid: Grid, rank: int) -> Lines:
     """Return the groups of one rank; all ranks make all groups, in one order."""
     own = grid.place(rank)
     sides = (grid.rows, grid.columns, grid.depth)
-    lines = []
+    lines = list[Line]()
     for axis in (1, 0, 2):
         others = [side for place, side in enumerate(sides) if place != axis]
         found = Line(None, 1, 0)
@@ -79,7 +74,8 @@ def make_lines(grid: Grid, rank: int) -> Lines:
                 if rank in ranks and group is not None:
                     found = Line(group, sides[axis], own[axis])
         lines.append(found)
-    return Lines(*lines)
+    row, column, layer = lines
+    return row, column, layer
 
 
 class Cube(torch.autograd.Function):
@@ -252,9 +248,9 @@ def parallel(
 
 
 def _product(dimension: Dimension, lines: Lines, x: torch.Tensor, a: torch.Tensor, second: bool) -> torch.Tensor:
-    row, column, layer = lines.row, lines.column, lines.layer
+    row, column, layer = lines
     kind: Any = Square
-    along: Any = (row, column, layer)
+    along: Any = lines
     if dimension == "1d":
         kind, along = Rows if second else Columns, row
     elif dimension == "3d":
