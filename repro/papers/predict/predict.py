@@ -243,7 +243,7 @@ class _Line:
         for count in processes:
             if not self._impossible(count) and (why := self._unknown_links(count)):
                 raise UsageError(f"{self.name}: {why}")
-        rows = tuple(self._row(count, self.models) for count in sorted({*processes, *self.known}))
+        rows = tuple(self._row(count) for count in sorted({*processes, *self.known}))
         label = f"batch {self.first.batch}" if self.scaling == "strong" else f"{self.first.samples} samples a worker"
         kept = [item for count in self.fit for item in self.known[count].values()]
         return ScaleLine(
@@ -251,7 +251,8 @@ class _Line:
             algorithm="NCCL's ring or tree, whichever is modelled faster" if self.ways == NCCL else
             f"{self.algorithm.title}{', assumed' if self.assumed else ''}", smallest=self.smallest,
             seeds=len(self.seeds), steps=len(self.first.steps), links=self._link_fits(), rows=rows,
-            fit_error=self._largest_error(),
+            fit_error=max(abs(self._step(count, self.models[seed]) / self.known[count][seed].step_seconds - 1)
+                          for count in self.fit for seed in self.seeds),
             assumptions=(*of_line(kept, self.fit, self.exchange, self.measured_shares, self.scaling,
                                   self.ways[0], rows[-1].processes), *self._placement_assumed(rows)))
 
@@ -313,10 +314,6 @@ class _Line:
         self.ways = kept
         return error
 
-    def _largest_error(self) -> float:
-        return max(abs(self._step(count, self.models[seed]) / self.known[count][seed].step_seconds - 1)
-                   for count in self.fit for seed in self.seeds)
-
     def _models(self) -> dict[int, _Seed]:
         return {seed: self._seed(seed, self.fit) for seed in self.seeds}
 
@@ -363,7 +360,8 @@ class _Line:
 
     def _compute(self, count: int, model: _Seed) -> float:
         """Return the seconds of the slowest of `count` workers."""
-        ratio = formula.computation_ratio(self.measured_shares, self._samples(count), self.first.samples)
+        samples = self.first.batch / count if self.scaling == "strong" else self.first.samples
+        ratio = formula.computation_ratio(self.measured_shares, samples, self.first.samples)
         return ratio * formula.expected_maximum(model.draws, max(1.0, count / self.smallest))
 
     def _step(self, count: int, model: _Seed) -> float:
@@ -380,9 +378,6 @@ class _Line:
 
     # ---- what a number of processes needs
 
-    def _samples(self, count: int) -> float:
-        return self.first.batch / count if self.scaling == "strong" else self.first.samples
-
     def _batch(self, count: int) -> int:
         return self.first.batch if self.scaling == "strong" else self.first.samples * count
 
@@ -395,10 +390,7 @@ class _Line:
 
     def _cost(self, count: int, links: Links) -> Costs:
         """Return the cost of a step's schedules by class of links."""
-        return self._costs(count, self._fastest(count, links))
-
-    def _fastest(self, count: int, links: Links) -> str:
-        return min(self.ways, key=lambda way: _seconds(self._costs(count, way), links))
+        return self._costs(count, min(self.ways, key=lambda way: _seconds(self._costs(count, way), links)))
 
     def _costs(self, count: int, way: str) -> Costs:
         if (count, way) not in self._known_costs:
@@ -437,8 +429,8 @@ class _Line:
                 found.setdefault(item.samples, []).append(mean(item.steps) - (item.exposed_seconds or 0.0))
         return {samples: median(values) for samples, values in found.items()}
 
-    def _row(self, count: int, models: Mapping[int, _Seed]) -> ScaleRow:
-        batch, known = self._batch(count), self.known.get(count, {})
+    def _row(self, count: int) -> ScaleRow:
+        models, batch, known = self.models, self._batch(count), self.known.get(count, {})
         nodes = -(-count // self._ranks_of_node(count))
         if why := self._impossible(count) or self._unknown_links(count):
             return ScaleRow(processes=count, nodes=nodes, batch=batch, fitted=False, step=None, measured=None, why=why)
