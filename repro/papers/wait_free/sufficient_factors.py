@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -102,8 +102,8 @@ class SufficientFactors:
     def __init__(self, model: nn.Module, job: Job, force: bool, run: Callable[[], None]) -> None:
         self.world, self.local = job.world, False
         self.table = plan_layers(find_shapes(model, run, job.accumulation), job.world, job.comm, force)
-        self.layers = [FactorLayer(name, _linear(model.get_submodule(name.rpartition(".")[0])), self)
-                       for name in (line.name for line in self.table if line.factors)]
+        self.layers = [FactorLayer(line.name, cast(nn.Linear, model.get_submodule(line.name.rpartition(".")[0])), self)
+                       for line in self.table if line.factors]
         for layer in self.layers:
             # DDP copies rank 0's weights to all ranks, but not those that it is told to ignore.
             dist.broadcast(layer.module.weight.detach(), src=0)
@@ -126,11 +126,6 @@ class SufficientFactors:
         """Set the mean gradients of all layers, in the order in which back-propagation reaches them."""
         for layer in reversed(self.layers):
             layer.finish()
-
-
-def _linear(module: nn.Module) -> nn.Linear:
-    assert isinstance(module, nn.Linear)
-    return module
 
 
 def find_shapes(model: nn.Module, run: Callable[[], None], accumulation: int) -> list[Shape]:
