@@ -18,7 +18,7 @@ import zarr
 from repro.core import devices
 from repro.core.errors import ReproError, TrialError
 from repro.papers.chunkflow.grid import Grid
-from repro.papers.chunkflow.operators import RADIUS, Blend, Delay, Infer, Operator, Piece, Read, Write, net
+from repro.papers.chunkflow.operators import RADIUS, Blend, Delay, Infer, Operator, Piece, Read, Write
 from repro.papers.chunkflow.queues import open_queue
 from repro.papers.chunkflow.store import Output
 from repro.papers.chunkflow.task_queue import TaskQueue
@@ -98,7 +98,7 @@ class Workers(Measuring):
     def finish(self, counted: Counted) -> Findings:
         """Compare the last output with inference of the whole volume, and an output of the identity with the input."""
         own = slice(*(self.grid.shape[0] * (self.post.rank + more) // self.post.world for more in (0, 1)))
-        whole = net("conv", self.post.device)(self.given)
+        whole = self.infer.net(self.given)
         error = np.abs(self._result() - whole)
         alike = sees_everything(self.grid, RADIUS)
         left = self._output().left()

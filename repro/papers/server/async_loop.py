@@ -195,7 +195,7 @@ class AsyncLoop:
         try:
             ticket = session.first()
             while ticket >= 0:
-                step, rank = session.place(ticket)
+                step, rank = session.rules.place(ticket, self.context.job.rank)
                 epoch, shares = self.order.micro_batches(step, rank, self.context.job.world,
                                                          self.context.job.accumulation)
                 batches = [self.parts.train_batch(epoch, indices) for indices in shares]
@@ -218,9 +218,9 @@ class AsyncLoop:
             found = self._follow(steps, own, start_ns)
         except BaseException as error:
             with suppress(Exception):
-                self.session.end()
+                self.session.overview.stop()
             raise (self.failure or error) from None
-        self.session.end()
+        self.session.overview.stop()
         return found
 
     def _follow(self, steps: Sequence[int], own: OwnModel, start_ns: int) -> int:
@@ -228,7 +228,7 @@ class AsyncLoop:
         choices = self.context.choices
         before, stop_ns, ending, logging_ns = 0, start_ns, None, 0
         for step in steps:
-            updates = self.session.updates(before * self.each, step * self.each)
+            updates = self.session.overview.updates(before * self.each, step * self.each)
             block = Block(before, step, updates[-1].at_ns, updates)
             since = self.context.clock.now()
             self._log_block(block, stop_ns)

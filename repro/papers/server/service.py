@@ -50,11 +50,6 @@ class Links:
             self._inner = dist.ProcessGroupGloo(PrefixStore("links", store), rank, ranks,
                                                 timedelta(seconds=timeout_seconds))
 
-    @property
-    def shared(self) -> bool:
-        """There are other ranks."""
-        return self._inner is not None
-
     def send(self, tensor: torch.Tensor, peer: int, tag: int) -> int:
         """Send a tensor and wait until its memory may be used again; return the bytes on the wire (0 inside a process).
 

@@ -19,7 +19,7 @@ from repro.core.errors import TrialError
 from repro.engines.plain.loop import LoopSession
 from repro.engines.plain.state import Buffers, RandomStates, class_of, options_of
 from repro.papers.server.overview import Attendant, Overview, naming_shard
-from repro.papers.server.rules import Rules, Update
+from repro.papers.server.rules import Rules
 from repro.papers.server.service import (
     FAIL,
     FIRST,
@@ -56,7 +56,7 @@ def serve_apart(
     if work_of is not None:
         shard.begin(work_of(rules.group * job.micro_batch * job.accumulation), deals=number == 0)
     service.start()
-    attendant = Attendant(service, links, apart=True)
+    attendant = Attendant(service, apart=True)
     attendant.start()
     if number == 0:  # stated for the workers, which step no optimizer
         store.set("optimizer", json.dumps(_stepped(shard.optimizer)))
@@ -73,7 +73,7 @@ class ServerSession(LoopSession):
     """Computes gradients, pushes them to every shard, pulls the weights.
 
     In lock step `update` does all of this, and the ordinary loop trains; else the loop for asynchronous engines calls
-    `exchange`: its workers go on without waiting for one another, and its `work` and `snapshot` run in two threads.
+    `exchange`: its workers go on without waiting for one another, and it and `snapshot` run in two threads.
 
     Args:
         homes: rank of each shard: a worker's, or behind those of the workers.
@@ -101,7 +101,7 @@ class ServerSession(LoopSession):
             shard = Shard([named[index] for index in self.division[homes.index(job.rank)]], rules, job.optimizer,
                           divide_by_staleness)
             self.service = Service(shard, self.links, self.counts)
-            self.attendant = Attendant(self.service, self.links)
+            self.attendant = Attendant(self.service)
             self.optimizer = shard.optimizer
             self.attendant.start()
             if rules.lockstep:
@@ -193,10 +193,6 @@ class ServerSession(LoopSession):
             self.links.receive(message, self.homes[0], REPLY)
         return int(message[0])
 
-    def place(self, ticket: int) -> tuple[int, int]:
-        """Return (step, rank) of this worker's micro-batches of a ticket in the seeded order."""
-        return self.rules.place(ticket, self.job.rank)
-
     def exchange(self) -> int:
         """Push the gradients of the last `backward`, pull the weights; return the next ticket, negative: the end."""
         return self._exchange(GRADIENT)
@@ -210,10 +206,6 @@ class ServerSession(LoopSession):
             with naming_shard(shard):
                 self.links.send(header(LEAVE), self.homes[shard], PUSH)
 
-    def updates(self, first: int, stop: int) -> Sequence[Update]:
-        """Wait until the first shard has applied `stop` updates; return those from `first` on (rank 0)."""
-        return self.overview.updates(first, stop)
-
     def snapshot(self, version: int) -> dict[str, np.ndarray]:
         """Return the servers' weights after `version` updates, by name, float32 (rank 0); blocks no worker."""
         named = self.trained()
@@ -224,12 +216,8 @@ class ServerSession(LoopSession):
                       for index, piece in zip(numbers, pieces, strict=True)}
         return {name: found[index] for index, (name, _) in enumerate(named)}
 
-    def end(self) -> None:
-        """Deal no further work (rank 0)."""
-        self.overview.stop()
-
     def fail(self) -> None:
-        """End the run because rank 0's worker failed: `updates` and `snapshot` fail.
+        """End the run because rank 0's worker failed: `Overview.updates` and `snapshot` fail.
 
         The message takes the place of this worker's next push, for which the first shard may be waiting.
         """
@@ -242,23 +230,20 @@ class ServerSession(LoopSession):
             self.service.join()
         if self.rules.lockstep or self.alone:
             return
+        store = PrefixStore("end", self.store)
         if self.job.rank == 0:
             # Its answer comes after the last worker has left: no further one can go.
             lost = self.overview.reports()[0]["lost"]
-            self._store().set("live", json.dumps([rank for rank in range(self.job.world) if rank not in lost]))
-        self._live = json.loads(self._store().get("live"))
+            store.set("live", json.dumps([rank for rank in range(self.job.world) if rank not in lost]))
+        self._live = json.loads(store.get("live"))
 
     # ---- ranks: after the run without those that have gone, over which no collective can be run
-
-    def _store(self) -> Any:
-        assert self.store is not None, "there are other ranks"
-        return PrefixStore("end", self.store)
 
     def gather(self, value: Any) -> list[Any]:
         if self._live is None:
             return super().gather(value)
         self._gathered += 1
-        store, place = self._store(), self._gathered
+        store, place = PrefixStore("end", self.store), self._gathered
         store.set(f"{place}/{self.job.rank}", json.dumps(value))
         return [json.loads(store.get(f"{place}/{rank}")) for rank in self._live]
 
@@ -303,7 +288,7 @@ class ServerSession(LoopSession):
         }
 
     def traffic(self) -> dict[str, Any]:
-        return self.counts.take() if self.links.shared else {}
+        return self.counts.take() if self.store is not None else {}
 
     def gradients(self) -> dict[str, np.ndarray]:
         found = super().gradients()

@@ -11,8 +11,6 @@ import torch
 from repro.papers.server.rules import DONE, Clocks, Dealer, Rules, Update
 from repro.seams.training import Optimizer, ServerWork
 
-Named = Sequence[tuple[str, torch.Tensor]]
-
 
 def divide(sizes: Sequence[int], shards: int) -> list[list[int]]:
     """Return the tensors of each shard, by number: the largest first, each to the shard with the fewest elements.
@@ -48,7 +46,9 @@ class Lost(Exception):
 class Shard:
     """Weights in one flat tensor, stepped by the trial's optimizer; threads of several workers use it."""
 
-    def __init__(self, named: Named, rules: Rules, optimizer: Optimizer, divide_by_staleness: bool) -> None:
+    def __init__(
+        self, named: Sequence[tuple[str, torch.Tensor]], rules: Rules, optimizer: Optimizer, divide_by_staleness: bool
+    ) -> None:
         self.rules, self.divides = rules, divide_by_staleness
         self.flat = torch.cat([tensor.detach().to("cpu", torch.float32).reshape(-1) for _, tensor in named])
         self.named: list[tuple[str, torch.nn.Parameter]] = []

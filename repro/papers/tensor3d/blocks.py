@@ -211,24 +211,20 @@ class Shape:
         return first, Size(self.rows, inner, self.hidden, second=True)
 
 
-def attend(both: torch.Tensor, sequence: int, head_columns: int) -> torch.Tensor:
-    """Return the self-attention of whole sequences and whole heads [tokens, heads x head_columns].
+def _between(shape: Shape, first: torch.Tensor) -> torch.Tensor:
+    """Return the input of the second product.
 
     Args:
-        both: query, key and value of one head after the other [tokens, heads x 3 x head_columns].
+        first: of an attention block query, key and value of one head after the other, for whole sequences and heads
+            [tokens, heads x 3 x columns of a head].
     """
-    tokens = both.shape[0]
-    parts = both.view(tokens // sequence, sequence, -1, 3, head_columns).permute(3, 0, 2, 1, 4)
-    query, key, value = parts.unbind(0)
+    if shape.layer != "attention":
+        return functional.gelu(first)
+    tokens = first.shape[0]
+    parts = first.view(tokens // shape.sequence, shape.sequence, -1, 3, shape.hidden // shape.heads)
+    query, key, value = parts.permute(3, 0, 2, 1, 4).unbind(0)
     found = functional.scaled_dot_product_attention(query, key, value)
     return found.transpose(1, 2).reshape(tokens, -1)
-
-
-def _between(shape: Shape, first: torch.Tensor) -> torch.Tensor:
-    """Return the input of the second product."""
-    if shape.layer == "attention":
-        return attend(first, shape.sequence, shape.hidden // shape.heads)
-    return functional.gelu(first)
 
 
 def dense(shape: Shape, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> torch.Tensor:
