@@ -22,7 +22,7 @@ from repro.published.speedrun.claims import different_machines
 from repro.published.store import Published
 from repro.record.result.results import Result
 from repro.stats.interval import from_log
-from repro.suite.metrics import DEFAULT, METRICS
+from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
 
 KEYS = ("round", "benchmark", "org", "system", *(name for name in FACTORS if name not in (
@@ -207,7 +207,7 @@ class PublishedContrast(Frozen):
     """Factor -> (candidate's, baseline's) if they differ; None: unknown."""
 
 
-def contrast_all(found: Sequence[tuple[Entry, Entry]], metric: Metric = DEFAULT) -> list[PublishedContrast]:
+def contrast_all(found: Sequence[tuple[Entry, Entry]], metric: Metric) -> list[PublishedContrast]:
     """Compare every (candidate, baseline) pair, corrected by Holm over all of them."""
     evidence = [_examined(candidate, baseline, metric) for candidate, baseline in found]
     return [_contrast(candidate, baseline, comparison)
@@ -216,23 +216,19 @@ def contrast_all(found: Sequence[tuple[Entry, Entry]], metric: Metric = DEFAULT)
 
 def _examined(candidate: Entry, baseline: Entry, metric: Metric) -> Evidence:
     ours, theirs = _results(candidate, metric), _results(baseline, metric)
-    refusals = (*incomparable(candidate, baseline), *_rounds(candidate, baseline), *unscored(candidate, baseline),
-                *_lost(candidate, baseline), *_elsewhere(candidate, baseline))
+    unlike = incomparable(candidate, baseline)
+    refusals = (*unlike, *_rounds(candidate, baseline), *unscored(candidate, baseline), *_lost(candidate, baseline),
+                *_elsewhere(candidate, baseline))
     if metric == "samples":
         refusals += (GRID,)
     elif not refusals:
         refusals = _disagreement(candidate, baseline, ours, theirs)
     asked = ComparisonRequest(metric=metric, paired=False, refusals=refusals, withhold=False,
-                  cautions=_cautions(candidate, baseline, metric))
-    if incomparable(candidate, baseline):  # no ratio: it would be mistaken for a comparison
+                              cautions=_cautions(candidate, baseline, metric))
+    if unlike:  # no ratio: it would be mistaken for a comparison
         ours, theirs = [], []
-    found = examine(_named(candidate), _named(baseline), ours, theirs, asked)
-    return _refused(found, refusals)
-
-
-def _refused(found: Evidence, refusals: Sequence[str]) -> Evidence:
-    """Put the reasons of the rules before all others. No equivalence: no margin was declared before the results."""
-    found = replace(found, equivalence=None)
+    # No equivalence: no margin was declared before the results. The reasons of the rules come before all others.
+    found = replace(examine(_named(candidate), _named(baseline), ours, theirs, asked), equivalence=None)
     return replace(found, refusal="; ".join(refusals), advice=None, missed=None) if refusals else found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,10 @@ def _round(above: Sequence[str]) -> tuple[str, Version | None]:
     return "training", None
 
 
+def _round_name(usage: str, version: Version | None) -> str:
+    return f"{usage}_v{version[0]}.{version[1]}" if version else UNKNOWN
+
+
 def _name(text: str) -> str:
     return plain(text) or UNKNOWN
 
@@ -135,9 +139,8 @@ class _Reader:
                 self._system(found)
             elif FILE_NAME.fullmatch(found.parts[-1]):
                 usage, version = _round(found.parts[:-1])
-                name = f"{usage}_v{version[0]}.{version[1]}" if version else UNKNOWN
-                self._references += read_references(read_small(found.path, MAX_BYTES), found.parts[-1], name, version,
-                                                    found.source)
+                self._references += read_references(read_small(found.path, MAX_BYTES), found.parts[-1],
+                                                    _round_name(usage, version), version, found.source)
             else:
                 raise DamagedInput(OTHERS)
         except DamagedInput as reason:
@@ -175,8 +178,7 @@ class _Reader:
         breach = why_not_compliant(facts, place.usage, version, log.per_second)
         run = judge_run(facts, log.per_second, qualities, unit, train_samples, breach)
         org = place.org or _word(facts, "submission_org") or UNKNOWN
-        round_name = f"{place.usage}_v{version[0]}.{version[1]}" if version else UNKNOWN
-        key = self._key(found, CellKey(round_name, org, place.system, place.benchmark))
+        key = self._key(found, CellKey(_round_name(place.usage, version), org, place.system, place.benchmark))
         notes += _disagreements(facts, log, place, org)
         if system is None:
             notes.append("no readable system description")
@@ -222,9 +224,9 @@ class _Reader:
             place = LogPath.of(found.parts)
         except DamagedInput:  # weak scaling: a separate cell, never a run of the strong one
             place = LogPath.of((*found.parts[:-3], found.parts[-2], found.parts[-1]))
-            place = LogPath(place.usage, place.version, place.org, place.system, f"{place.benchmark} weak", place.home)
-        round_name = f"{place.usage}_v{place.version[0]}.{place.version[1]}" if place.version else UNKNOWN
-        return self._key(found, CellKey(round_name, place.org or UNKNOWN, place.system, place.benchmark))
+            place = replace(place, benchmark=f"{place.benchmark} weak")
+        return self._key(found, CellKey(_round_name(place.usage, place.version), place.org or UNKNOWN, place.system,
+                                        place.benchmark))
 
     def _cells(self, results: Sequence[PublishedResult], lost: dict[CellKey, int]) -> list[PublishedCell]:
         runs: dict[str, list[PublishedResult]] = {}
@@ -272,9 +274,9 @@ def _word(facts: LogFacts, key: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _whole(facts: LogFacts, key: str, largest: int = 1 << 62) -> int | None:
+def _whole(facts: LogFacts, key: str) -> int | None:
     value = number(facts.first.get(key))
-    return int(value) if value is not None and value.is_integer() and 0 <= value <= largest else None
+    return int(value) if value is not None and value.is_integer() and 0 <= value <= 1 << 62 else None
 
 
 def _train_samples(facts: LogFacts, benchmark: str) -> tuple[int | None, list[str]]:

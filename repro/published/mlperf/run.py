@@ -174,8 +174,10 @@ class RunOutcome(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def judge_run(facts: LogFacts, per_second: float, qualities: Sequence[Quality], unit: EpochUnit,
-           train_samples: int | None, breach: str = "") -> RunOutcome:
+def judge_run(
+    facts: LogFacts, per_second: float, qualities: Sequence[Quality], unit: EpochUnit, train_samples: int | None,
+    breach: str,
+) -> RunOutcome:
     """Decide the outcome of a run.
 
     Image generation may evaluate its checkpoints after training, in any order; each evaluation then counts at the time
@@ -189,9 +191,10 @@ def judge_run(facts: LogFacts, per_second: float, qualities: Sequence[Quality], 
         breach: rule of the compliance check that the log breaks; "" for none.
     """
     start = facts.starts[0] if facts.starts else None
-    stop = facts.stops[0] if facts.stops else None
+    stop, init = facts.stops[0] if facts.stops else None, facts.init_start
     since = start.time if start else (facts.evaluations[0].time if facts.evaluations else 0.0)
-    reader = Points(since, per_second, unit, train_samples, _batch(facts))
+    batch = None if "global_batch_size" in facts.differ else number(facts.first.get("global_batch_size"))
+    reader = Points(since, per_second, unit, train_samples, batch)
     points = tuple(point for event in facts.evaluations for point in reader.read(event))
     afterwards = reader.afterwards or _evaluated_after(facts, points)
     if afterwards:  # lines come in the order of evaluation, which is not that of the checkpoints
@@ -207,7 +210,7 @@ def judge_run(facts: LogFacts, per_second: float, qualities: Sequence[Quality], 
     return RunOutcome(
         status=status, reason=reason, seconds=elapsed if good else None,
         run_seconds=elapsed if elapsed is not None and elapsed > 0 else None,
-        init_seconds=_init_seconds(facts, per_second),
+        init_seconds=None if start is None or init is None or start.time < init else (start.time - init) / per_second,
         run_start_ms=start.time / per_second * 1e3 if start else None,
         run_stop_ms=stop.time / per_second * 1e3 if stop else None,
         curve=points, epochs_to_target=reached.epochs if reached else None,
@@ -215,16 +218,6 @@ def judge_run(facts: LogFacts, per_second: float, qualities: Sequence[Quality], 
         bracket=_bracket(rounds, hit, elapsed) if good and hit is not None else None,
         warnings=tuple(dict.fromkeys([*reader.warnings, *_warnings(facts, points, good and not qualities)])),
     )
-
-
-def _init_seconds(facts: LogFacts, per_second: float) -> float | None:
-    if facts.init_start is None or not facts.starts or facts.starts[0].time < facts.init_start:
-        return None
-    return (facts.starts[0].time - facts.init_start) / per_second
-
-
-def _batch(facts: LogFacts) -> float | None:
-    return None if "global_batch_size" in facts.differ else number(facts.first.get("global_batch_size"))
 
 
 def _evaluated_after(facts: LogFacts, points: Sequence[PublishedPoint]) -> bool:

@@ -59,31 +59,27 @@ def judge_quality(results: Sequence[PublishedResult], refused: int, target: floa
     losses = [value for item in results if (value := final_loss(item)) is not None]
     missed = sum(item.status == "missed" for item in results)
     invalid = sum(item.status == "invalid" for item in results)
-    middle = mean(finite(losses)) if losses else None
-    found = ArmQuality(verdict="cannot be tested", because="", n=len(losses), target=target, mean=middle)
     total = len(results) + refused
-    claim = or_none(lambda: quality_claim(losses, target, "lower", alpha))
-    complete = not missed and not refused and not invalid
-    if claim is not None and complete:  # p of the runs that are left would be taken for that of all
-        spread = mean_interval(losses)
-        found = found.model_copy(update={"deviation": claim.deviation, "p": claim.p,
-                                         "interval": (spread.low, spread.high)})
+    verdict: ClaimVerdict = "cannot be tested"
+    claim = spread = None
     if missed:
-        return found.model_copy(update={"verdict": "not supported", "because": (
-            f"{missed} of {total} runs ended without a finite loss, so there is no mean over all runs")})
-    if refused or invalid:
+        verdict = "not supported"
+        because = f"{missed} of {total} runs ended without a finite loss, so there is no mean over all runs"
+    elif refused or invalid:  # p of the runs that are left would be taken for that of all
         parts = [f"{refused} refused"] * bool(refused) + [f"{invalid} with an impossible clock"] * bool(invalid)
-        return found.model_copy(update={"because": (
-            f"{refused + invalid} of {total} logs give no result ({', '.join(parts)}), and the claim is about all of "
-            "them")})
-    if len(losses) < 2:
-        word = "one run" if losses else "no run"
-        return found.model_copy(update={"because": f"{word}: a t test needs at least two"})
-    if claim is None:
-        return found.model_copy(update={"because": f"all {len(losses)} losses are equal: a t test needs values that "
-                                                   "differ"})
-    verdict, because = figures_in_words(claim, target, "lower", alpha)
-    return found.model_copy(update={"verdict": verdict, "because": because})
+        because = (f"{refused + invalid} of {total} logs give no result ({', '.join(parts)}), and the claim is about "
+                   "all of them")
+    elif len(losses) < 2:
+        because = f"{'one run' if losses else 'no run'}: a t test needs at least two"
+    elif (claim := or_none(lambda: quality_claim(losses, target, "lower", alpha))) is None:
+        because = f"all {len(losses)} losses are equal: a t test needs values that differ"
+    else:
+        spread = mean_interval(losses)
+        verdict, because = figures_in_words(claim, target, "lower", alpha)
+    return ArmQuality(
+        verdict=verdict, because=because, n=len(losses), target=target, mean=mean(finite(losses)) if losses else None,
+        deviation=claim.deviation if claim else None, p=claim.p if claim else None,
+        interval=(spread.low, spread.high) if spread else None)
 
 
 TimeVerdict = Literal["faster", "slower", "the same", "not decided", "another machine", "no comparison"]
@@ -345,24 +341,19 @@ def _verdict(claim: TimeClaim, p: float, same: float, margin: float) -> TimeClai
 
 def _without_baseline(arm: _Arm, arms: Sequence[_Arm], records: Mapping[str, Sequence[_Arm]]) -> TimeClaim:
     """Compare with the previous record, by a number alone."""
-    none = TimeClaim(verdict="no comparison", because="it has no time")
     if arm.baseline:
-        return _because(none, "the other arms are compared with it")
+        return TimeClaim(verdict="no comparison", because="the other arms are compared with it")
     if not arm.times:
-        return none
+        return TimeClaim(verdict="no comparison", because="it has no time")
     record = records[arm.cell.factors["round"]]
     named = [other for other in record if other.baseline]
     reason = (f"its baseline has no run of its own: {named[0].cell.score.reason}" if named else
               "its record has no arm named as a baseline")
     other = _previous(arm, arms, records)
     if other is None:
-        return _because(none, f"{reason}, and no earlier record of this track is here")
+        return TimeClaim(verdict="no comparison", because=f"{reason}, and no earlier record of this track is here")
     return TimeClaim(verdict="another machine", against=other.cell.cell_id, ratio=_ratio(arm.times, other.times),
                      because=f"{reason}; the number is against {other.cell.label}, which ran elsewhere: no verdict")
-
-
-def _because(claim: TimeClaim, because: str) -> TimeClaim:
-    return claim.model_copy(update={"because": because})
 
 
 def _previous(arm: _Arm, arms: Sequence[_Arm], records: Mapping[str, Sequence[_Arm]]) -> _Arm | None:
