@@ -13,6 +13,7 @@ from repro.comm.schedule import ScheduleCost
 from repro.core.devices import GPU
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
+from repro.core.numbers import known_median
 from repro.papers.advise.exchange import Estimated, algorithm_of, all_reduces_alone, estimated, exchange_of
 from repro.papers.advise.pilot import CONVOLUTIONS, SUFFIX, families_of, samples_of_worker
 from repro.papers.advise.pilot import WORKERS as PILOT_WORKERS
@@ -381,6 +382,5 @@ def _workers(
 
 def _batch(samples: int, found: Mapping[int, Result]) -> BatchRow:
     seconds = median(step_of(item) for item in found.values())
-    peaks = [item.training_peak_mib for item in found.values() if item.training_peak_mib is not None]
     return BatchRow(batch=samples, step_seconds=seconds, samples_per_second=samples / seconds,
-                    peak_mib=median(peaks) if peaks else None)
+                    peak_mib=known_median(item.training_peak_mib for item in found.values()))

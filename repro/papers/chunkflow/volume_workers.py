@@ -195,5 +195,4 @@ def sees_everything(grid: Grid, radius: int) -> np.ndarray:
             if end < size:
                 fine[max(start, end - radius):end] = False
         axes.append(fine)
-    found: np.ndarray = axes[0][:, None, None] & axes[1][None, :, None] & axes[2][None, None, :]
-    return found
+    return axes[0][:, None, None] & axes[1][None, :, None] & axes[2][None, None, :]

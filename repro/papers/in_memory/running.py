@@ -135,8 +135,7 @@ class InMemory:
             return outgoing
         incoming = torch.empty(sum(expected), dtype=torch.uint8)
         dist.all_to_all_single(incoming, torch.from_numpy(outgoing), expected, sizes)
-        found: NDArray[np.uint8] = incoming.numpy()
-        return found
+        return incoming.numpy()
 
     def _hold(self, blob: NDArray[np.uint8]) -> None:
         self.blob = blob

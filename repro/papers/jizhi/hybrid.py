@@ -233,8 +233,7 @@ class Hybrid(Algorithm):
         options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]  # torch takes the member of its enum
         with self._group.finder.naming_missing_rank():
             self._group.inner.allreduce([values], options).wait()
-        found: list[float] = values.tolist()
-        return found
+        return values.tolist()
 
     def effective(self) -> str:
         return f"{super().effective()}; picks {self.picks()}" if self._group else super().effective()

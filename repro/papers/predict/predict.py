@@ -63,9 +63,7 @@ class Target:
             for seed, by_batch in needed.items()
         }
 
-    def seconds(
-        self, processes: int, batch: int, steps: Mapping[int, float], evaluations: Mapping[int, float]
-    ) -> Towards:
+    def seconds(self, batch: int, steps: Mapping[int, float], evaluations: Mapping[int, float]) -> Towards:
         """Return the seconds to the target.
 
         Args:
@@ -437,7 +435,7 @@ class _Line:
         steps = {seed: self._step(count, model) for seed, model in models.items()}
         speeds = [formula.speed_up(steps[seed], batch, self._step(self.smallest, model), self._batch(self.smallest))
                   for seed, model in models.items()]
-        towards = self.target.seconds(count, batch, steps, {
+        towards = self.target.seconds(batch, steps, {
             seed: model.evaluation_seconds(count) for seed, model in models.items()})
         speed, reached = estimated(speeds), [item.seconds_to_target for item in known.values()]
         moved = self.algorithm.all_reduce(count, self.exchange.elements, self.exchange.itemsize)

@@ -170,8 +170,7 @@ class Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, a: torch.Tensor, line: Line) -> torch.Tensor:
         ctx.save_for_backward(x, a)
-        y: torch.Tensor = line.sum(x @ a)
-        return y
+        return line.sum(x @ a)
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:

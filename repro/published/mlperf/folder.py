@@ -187,7 +187,7 @@ class _Reader:
         return PublishedResult(
             program="mlperf", result_id=result_id(key.cell_id, found.source), cell_id=key.cell_id, repeat=0,
             round=key.round, org=key.org, system=key.system, benchmark=key.benchmark, division=division,
-            **_of_system(system, facts), **_of_log(facts), **run._asdict() | {"warnings": (*run.warnings, *notes)},
+            **_of_system(system, facts), **_of_log(facts), **run | {"warnings": (*run["warnings"], *notes)},
             train_samples=train_samples,
             target={quality.metric: quality.target for quality in qualities},
             direction={quality.metric: quality.direction for quality in qualities},

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from repro.published.mlperf.log import LogEvent, MlperfLog
 from repro.published.mlperf.rules import EpochUnit, Quality, Version
@@ -157,28 +157,11 @@ def _note(facts: LogFacts, event: LogEvent) -> None:
         facts.differ.add(key)
 
 
-class RunOutcome(NamedTuple):
-    """The outcome of one run, by the names of `PublishedResult`."""
-
-    status: PublishedStatus
-    reason: str
-    seconds: float | None
-    run_seconds: float | None
-    init_seconds: float | None
-    run_start_ms: float | None
-    run_stop_ms: float | None
-    curve: tuple[PublishedPoint, ...]
-    epochs_to_target: float | None
-    samples_to_target: int | None
-    bracket: PublishedBracket | None
-    warnings: tuple[str, ...]
-
-
 def judge_run(
     facts: LogFacts, per_second: float, qualities: Sequence[Quality], unit: EpochUnit, train_samples: int | None,
     breach: str,
-) -> RunOutcome:
-    """Decide the outcome of a run.
+) -> dict[str, Any]:
+    """Decide the outcome of a run; return it by the names of `PublishedResult`.
 
     Image generation may evaluate its checkpoints after training, in any order; each evaluation then counts at the time
     of its checkpoint, and the run ends at the first checkpoint at which all qualities hold.
@@ -207,17 +190,18 @@ def judge_run(
     status, reason = _status(facts, () if afterwards else points, bool(qualities), hit is not None, breach)
     good = status == "ok"
     reached = (rounds[hit][-1] if hit is not None else points[-1] if points else None) if good else None
-    return RunOutcome(
-        status=status, reason=reason, seconds=elapsed if good else None,
-        run_seconds=elapsed if elapsed is not None and elapsed > 0 else None,
-        init_seconds=None if start is None or init is None or start.time < init else (start.time - init) / per_second,
-        run_start_ms=start.time / per_second * 1e3 if start else None,
-        run_stop_ms=stop.time / per_second * 1e3 if stop else None,
-        curve=points, epochs_to_target=reached.epochs if reached else None,
-        samples_to_target=reached.samples if reached else None,
-        bracket=_bracket(rounds, hit, elapsed) if good and hit is not None else None,
-        warnings=tuple(dict.fromkeys([*reader.warnings, *_warnings(facts, points, good and not qualities)])),
-    )
+    return {
+        "status": status, "reason": reason, "seconds": elapsed if good else None,
+        "run_seconds": elapsed if elapsed is not None and elapsed > 0 else None,
+        "init_seconds": None if start is None or init is None or start.time < init else
+        (start.time - init) / per_second,
+        "run_start_ms": start.time / per_second * 1e3 if start else None,
+        "run_stop_ms": stop.time / per_second * 1e3 if stop else None,
+        "curve": points, "epochs_to_target": reached.epochs if reached else None,
+        "samples_to_target": reached.samples if reached else None,
+        "bracket": _bracket(rounds, hit, elapsed) if good and hit is not None else None,
+        "warnings": tuple(dict.fromkeys([*reader.warnings, *_warnings(facts, points, good and not qualities)])),
+    }
 
 
 def _evaluated_after(facts: LogFacts, points: Sequence[PublishedPoint]) -> bool:
