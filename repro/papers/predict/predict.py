@@ -212,10 +212,10 @@ class _Line:
         """Parameters of links that are as fast as stated: no fit may need faster ones."""
         self.together = rates[1] is not None
         gpu = on_gpu(record.plan.device)
-        self.capacity = record.plan.device_count if gpu else max(record.plan.cores, *known)
-        """Ranks that a node takes, if the record has one node only."""
+        # Ranks that a node takes, if the record has one node only.
+        capacity = record.plan.device_count if gpu else max(record.plan.cores, *known)
         self.ranks_per_node = topology.ranks_per_node or max(
-            (self._ranks_of_node(count) for count in known if self._observed(count).nodes > 1), default=self.capacity)
+            (self._ranks_of_node(count) for count in known if self._observed(count).nodes > 1), default=capacity)
         self.measured_shares = self._shares()
         self._known_costs: dict[tuple[int, str], Costs] = {}
         self.ways: tuple[str, ...] = NCCL if gpu and self.assumed else ("rounds",)
@@ -327,16 +327,14 @@ class _Line:
             share = max(0.0, 1 - first.exposed_seconds / mean(draws))
             draws = tuple(share * value for value in draws)
         evaluations = {count: self.known[count][seed].evaluation_seconds for count in self.fit}
-        free = LinkCost(alpha=0, beta=0)
-        model = _Seed(draws, (free, free), first.input_seconds, evaluations)
         counts = [count for count in fit if count > 1]
-        seconds = [max(LEAST_SECONDS, mean(self.known[count][seed].steps) - self._compute(count, model))
+        seconds = [max(LEAST_SECONDS, mean(self.known[count][seed].steps) - self._compute(count, draws))
                    for count in counts]
         # NCCL's ring up to a number of processes and its tree beyond; all others have one way.
         switches = range(len(counts), -1 if len(self.ways) > 1 else len(counts) - 1, -1)
         tried = [self._fitted(counts, [self.ways[0]] * at + [self.ways[-1]] * (len(counts) - at), seconds)
                  for at in switches]
-        return _Seed(draws, min(tried, key=lambda item: item[1])[0], model.input_seconds, evaluations)
+        return _Seed(draws, min(tried, key=lambda item: item[1])[0], first.input_seconds, evaluations)
 
     def _fitted(self, counts: Sequence[int], ways: Sequence[str], seconds: Sequence[float]) -> tuple[Links, float]:
         """Return links fitted to the seconds of communication, and the largest error, a factor as a logarithm.
@@ -356,14 +354,14 @@ class _Line:
         bytes_alone, free = found
         return bytes_alone if bytes_alone[1] < free[1] + UNLIKE else free
 
-    def _compute(self, count: int, model: _Seed) -> float:
+    def _compute(self, count: int, draws: Sequence[float]) -> float:
         """Return the seconds of the slowest of `count` workers."""
         samples = self.first.batch / count if self.scaling == "strong" else self.first.samples
         ratio = formula.computation_ratio(self.measured_shares, samples, self.first.samples)
-        return ratio * formula.expected_maximum(model.draws, max(1.0, count / self.smallest))
+        return ratio * formula.expected_maximum(draws, max(1.0, count / self.smallest))
 
     def _step(self, count: int, model: _Seed) -> float:
-        return self._compute(count, model) + self._exchange_seconds(count, model) + model.input_seconds
+        return self._compute(count, model.draws) + self._exchange_seconds(count, model) + model.input_seconds
 
     def _exchange_seconds(self, count: int, model: _Seed) -> float:
         links = self._links(count, model)
@@ -444,7 +442,7 @@ class _Line:
         return ScaleRow(
             processes=count, nodes=nodes, batch=batch, fitted=count in self.fit, step=estimated(list(steps.values())),
             measured=_estimated([item.step_seconds for item in known.values()]),
-            compute=median(self._compute(count, model) for model in models.values()),
+            compute=median(self._compute(count, model.draws) for model in models.values()),
             communication=median(self._exchange_seconds(count, model) for model in models.values()),
             input=median(model.input_seconds for model in models.values()),
             speed_up=speed, efficiency=speed.value * self.smallest / count,

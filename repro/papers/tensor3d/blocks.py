@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
 import torch
@@ -64,15 +65,12 @@ def make_lines(grid: Grid, rank: int) -> Lines:
     sides = (grid.rows, grid.columns, grid.depth)
     lines = list[Line]()
     for axis in (1, 0, 2):
-        others = [side for place, side in enumerate(sides) if place != axis]
         found = Line(None, 1, 0)
-        for first in range(others[0]):
-            for second in range(others[1]):
-                fixed = [first, second]
-                ranks = [grid.rank(*(*fixed[:axis], along, *fixed[axis:])) for along in range(sides[axis])]
-                group = dist.new_group(ranks) if sides[axis] > 1 else None
-                if rank in ranks and group is not None:
-                    found = Line(group, sides[axis], own[axis])
+        for fixed in product(*(range(side) for place, side in enumerate(sides) if place != axis)):
+            ranks = [grid.rank(*(*fixed[:axis], along, *fixed[axis:])) for along in range(sides[axis])]
+            group = dist.new_group(ranks) if sides[axis] > 1 else None
+            if rank in ranks and group is not None:
+                found = Line(group, sides[axis], own[axis])
         lines.append(found)
     row, column, layer = lines
     return row, column, layer

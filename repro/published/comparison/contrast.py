@@ -115,13 +115,13 @@ def contrasts(
         return _same_systems(first, last)
     bases = matching(first, baseline, "--baseline") if baseline is not None else _only_base(first, candidate)
     ours = matching(last, candidate, "--candidate") if candidate is not None else list(last)
-    found = []
-    for item in ours:
-        mate = _mate(item, bases, anywhere=candidate is not None)
-        if mate is not None:
-            found.append((item, mate))
+    found = [(item, mate) for item in ours
+             if (mate := _mate(item, bases, anywhere=candidate is not None)) is not None]
     if not found:
-        raise UsageError(_nothing(bases, ours))
+        asked, there = (", ".join(sorted({item.cell.factors["benchmark"] for item in cells})[:SHOWN])
+                        for cells in (bases, ours))
+        raise UsageError(f"nothing to compare: the baseline is of {asked}, the candidates of {there}; only results of "
+                         "one benchmark and round can be compared")
     return found
 
 
@@ -160,13 +160,6 @@ def _mate(item: Entry, bases: Sequence[Entry], anywhere: bool) -> Entry | None:
         raise UsageError(f"--baseline matches {len(mates)} cells of {item.cell.factors['benchmark']}: "
                          f"{_listed(mates)}; select one")
     return mates[0] if mates else None
-
-
-def _nothing(bases: Sequence[Entry], ours: Sequence[Entry]) -> str:
-    benchmarks = sorted({item.cell.factors["benchmark"] for item in bases})
-    theirs = sorted({item.cell.factors["benchmark"] for item in ours})
-    return (f"nothing to compare: the baseline is of {', '.join(benchmarks[:SHOWN])}, the candidates of "
-            f"{', '.join(theirs[:SHOWN])}; only results of one benchmark and round can be compared")
 
 
 def _written(item: Entry) -> str:
@@ -253,8 +246,7 @@ def incomparable(candidate: Entry, baseline: Entry) -> tuple[str, ...]:
         found.append(f"{candidate.program} and {baseline.program} use different clocks and targets")
     if candidate.program == "mlperf":
         found += _divisions(candidate, baseline)
-    targets = _targets(candidate, baseline)
-    return (*found, *([targets] if targets else []))
+    return (*found, *_targets(candidate, baseline))
 
 
 def _rounds(candidate: Entry, baseline: Entry) -> tuple[str, ...]:
@@ -285,13 +277,11 @@ def _factor(item: Entry, name: str) -> str:
     return item.factor(name) or "unknown"
 
 
-def _targets(candidate: Entry, baseline: Entry) -> str:
+def _targets(candidate: Entry, baseline: Entry) -> list[str]:
     ours, theirs = ({tuple(sorted(run.target.items())) for run in item.results} for item in (candidate, baseline))
-    if not ours or not theirs:
-        return ""
-    if ours != theirs or len(ours) > 1:
-        return f"targets differ ({_target_text(ours)} against {_target_text(theirs)}), so the times do not compare"
-    return ""
+    if not ours or not theirs or (ours == theirs and len(ours) == 1):
+        return []
+    return [f"targets differ ({_target_text(ours)} against {_target_text(theirs)}), so the times do not compare"]
 
 
 def _target_text(targets: set[tuple[tuple[str, float], ...]]) -> str:

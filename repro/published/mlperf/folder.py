@@ -182,8 +182,8 @@ class _Reader:
         notes += _disagreements(facts, log, place, org)
         if system is None:
             notes.append("no readable system description")
-        if log.lines.doubled:
-            notes.append(f"{log.lines.doubled} lines have several events; the last of each was read, as MLCommons does")
+        if log.doubled:
+            notes.append(f"{log.doubled} lines have several events; the last of each was read, as MLCommons does")
         return PublishedResult(
             program="mlperf", result_id=result_id(key.cell_id, found.source), cell_id=key.cell_id, repeat=0,
             round=key.round, org=key.org, system=key.system, benchmark=key.benchmark, division=division,

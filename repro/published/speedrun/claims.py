@@ -24,7 +24,6 @@ from repro.published.record import PublishedCell, PublishedResult
 from repro.published.speedrun.place import agrees, is_baseline
 from repro.published.store import Published
 from repro.stats import holm, mean_interval, or_none, quality_claim, tost_welch, welch_p, welch_ratio
-from repro.stats.ratio import Equivalence
 from repro.stats.sample import finite, mean
 from repro.suite.design import LEAST_REPEATS
 
@@ -187,15 +186,6 @@ Pair = tuple[str, str]
 """Cells of an arm and of a baseline."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Contrast:
-    """An arm and a baseline of its record, before the correction for the family."""
-
-    claim: TimeClaim
-    equivalence: Equivalence | None
-    refusal: str
-
-
 def judge_claims(published: Published) -> Claims:
     """Judge every arm of an import of a contest; the same import gives the same claims."""
     rules = published.record.contest or Contest()
@@ -203,9 +193,8 @@ def judge_claims(published: Published) -> Claims:
     records: dict[str, list[_Arm]] = {}
     for arm in arms:
         records.setdefault(arm.cell.factors["round"], []).append(arm)
-    contrasts = {(arm.cell.cell_id, other.cell.cell_id): _contrast(arm, other, rules) for arm in arms
-                 for other in _baselines_of(arm, records[arm.cell.factors["round"]])}
-    decided = _decided(contrasts, rules.margin)
+    decided = _decided({(arm.cell.cell_id, other.cell.cell_id): (arm, other) for arm in arms
+                        for other in _baselines_of(arm, records[arm.cell.factors["round"]])}, rules.margin)
     found = []
     for arm in arms:
         times = [time for (ours, _), time in decided.items() if ours == arm.cell.cell_id]
@@ -252,17 +241,16 @@ def _baselines_of(arm: _Arm, record: Sequence[_Arm]) -> list[_Arm]:
     return sorted(alike or found, key=lambda other: (other.stated("steps") != arm.stated("steps"), other.name))
 
 
-def _contrast(arm: _Arm, other: _Arm, rules: Contest) -> _Contrast:
+def _contrast(arm: _Arm, other: _Arm) -> TimeClaim:
+    """Return the figures of an arm and a baseline of its record; `because` is empty if a verdict is possible."""
     ours, theirs = arm.times, other.times
-    found = or_none(lambda: welch_ratio(ours, theirs))
-    claim = TimeClaim(
-        verdict="not decided", because="", against=other.cell.cell_id, ratio=_ratio(ours, theirs),
-        interval=(found[1].low, found[1].high) if found else None, p=or_none(lambda: welch_p(ours, theirs)),
-        cautions=tuple(_cautions(arm, other)))
+    found, p = or_none(lambda: welch_ratio(ours, theirs)), or_none(lambda: welch_p(ours, theirs))
     refusal = _refusal(arm, other)
-    if not refusal and claim.p is None:
+    if not refusal and p is None:
         refusal = "the times of each arm are all equal: without a spread nothing can be tested"
-    return _Contrast(claim, or_none(lambda: tost_welch(ours, theirs, rules.margin)), refusal)
+    return TimeClaim(
+        verdict="not decided", because=refusal, against=other.cell.cell_id, ratio=_ratio(ours, theirs),
+        interval=(found[1].low, found[1].high) if found else None, p=p, cautions=tuple(_cautions(arm, other)))
 
 
 def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
@@ -309,19 +297,19 @@ def _cautions(arm: _Arm, other: _Arm) -> list[str]:
     return found
 
 
-def _decided(contrasts: Mapping[Pair, _Contrast], margin: float) -> dict[Pair, TimeClaim]:
+def _decided(pairs: Mapping[Pair, tuple[_Arm, _Arm]], margin: float) -> dict[Pair, TimeClaim]:
     """Decide every contrast; both families, differences and equivalences, are corrected by Holm."""
-    judged = {key: item for key, item in contrasts.items() if not item.refusal}
-    adjusted = dict(zip(judged, holm([item.claim.p or 0.0 for item in judged.values()]), strict=True))
-    same = {key: item.equivalence.p for key, item in judged.items() if item.equivalence is not None}
+    claims = {pair: _contrast(*arms) for pair, arms in pairs.items()}
+    judged = [pair for pair, claim in claims.items() if not claim.because]
+    adjusted = dict(zip(judged, holm([claims[pair].p or 0.0 for pair in judged]), strict=True))
+    same = dict[Pair, float]()
+    for pair in judged:
+        arm, other = pairs[pair]
+        if (found := or_none(partial(tost_welch, arm.times, other.times, margin))) is not None:
+            same[pair] = found.p
     alike = dict(zip(same, holm(list(same.values())), strict=True))
-    found = {}
-    for key, item in contrasts.items():
-        if item.refusal:
-            found[key] = item.claim.model_copy(update={"because": item.refusal})
-            continue
-        found[key] = _verdict(item.claim, adjusted[key], alike.get(key, 1.0), margin)
-    return found
+    return {pair: claim if claim.because else _verdict(claim, adjusted[pair], alike.get(pair, 1.0), margin)
+            for pair, claim in claims.items()}
 
 
 def _verdict(claim: TimeClaim, p: float, same: float, margin: float) -> TimeClaim:
