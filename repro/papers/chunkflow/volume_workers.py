@@ -100,7 +100,7 @@ class Workers(Measuring):
         own = slice(*(self.grid.shape[0] * (self.post.rank + more) // self.post.world for more in (0, 1)))
         whole = self.infer.net(self.given)
         error = np.abs(self._result() - whole)
-        alike = sees_everything(self.grid, RADIUS)
+        alike = sees_everything(self.grid)
         left = self._output().left()
         self._together()  # rank 0 is about to remove this output
         self._drain(Infer("identity"), 0.0)
@@ -183,16 +183,16 @@ def _fail(text: str) -> None:
     raise TrialError(text)
 
 
-def sees_everything(grid: Grid, radius: int) -> np.ndarray:
-    """Return the voxels, as a mask, whose chunks all hold everything within `radius`, or end where the volume ends."""
+def sees_everything(grid: Grid) -> np.ndarray:
+    """Return the voxels, as a mask, whose chunks all hold everything within `RADIUS`, or end where the volume ends."""
     axes = []
     for axis, size in enumerate(grid.shape):
         fine = np.ones(size, dtype=bool)
         for start in grid.starts(axis):
             end = start + grid.chunk[axis]
             if start:
-                fine[start:start + radius] = False
+                fine[start:start + RADIUS] = False
             if end < size:
-                fine[max(start, end - radius):end] = False
+                fine[max(start, end - RADIUS):end] = False
         axes.append(fine)
     return axes[0][:, None, None] & axes[1][None, :, None] & axes[2][None, None, :]

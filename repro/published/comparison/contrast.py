@@ -48,11 +48,6 @@ class Entry:
         """Return the value of a factor; None: unknown."""
         return self.cell.factors.get(name)
 
-    @property
-    def where(self) -> tuple[str, str | None]:
-        """Benchmark and round: entries with the same values are comparable."""
-        return self.cell.factors["benchmark"], self.factor("round")
-
 
 def entries(imports: Sequence[tuple[str, Published]]) -> list[list[Entry]]:
     """Return the cells of every import, in the order of the record.
@@ -153,7 +148,7 @@ def _mate(item: Entry, bases: Sequence[Entry], anywhere: bool) -> Entry | None:
     """Return the baseline of one candidate: in its own round, else in another round if it was named."""
     others = [base for base in bases if base.cell.factors["benchmark"] == item.cell.factors["benchmark"]
               and (base.cell.cell_id, base.folder) != (item.cell.cell_id, item.folder)]
-    mates = [base for base in others if base.where == item.where] or (
+    mates = [base for base in others if base.factor("round") == item.factor("round")] or (
         # two imports are compared even if their rounds differ
         others if anywhere or any(base.folder != item.folder for base in others) else [])
     if len(mates) > 1:

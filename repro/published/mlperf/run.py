@@ -321,24 +321,11 @@ def why_not_compliant(facts: LogFacts, usage: str, version: Version | None, per_
     if not all({"epoch_num", "samples_count"} & event.metadata.keys() for event in facts.evaluations
                if event.key == "eval_accuracy"):
         return "an evaluation has neither epoch_num nor samples_count"
-    return _values(facts) or _init(facts, str(division), per_second)
-
-
-def _values(facts: LogFacts) -> str:
     steps = number(facts.first.get("gradient_accumulation_steps"))
     if steps is not None and steps <= 0:
         return "gradient_accumulation_steps is not positive"
-    if facts.first["submission_division"] not in INIT_SECONDS:
+    if division not in INIT_SECONDS:
         return "submission_division is neither closed nor open"
-    return ""
-
-
-def _init(facts: LogFacts, division: str, per_second: float) -> str:
-    """Return the breach of the order of initialisation and run."""
-    start, stop = facts.init_start, facts.init_stop
-    if start is None or stop is None or not facts.starts:
-        return ""
-    limit = INIT_SECONDS[division]
-    if (stop - start) / per_second >= limit:
-        return f"its initialisation took {(stop - start) / per_second:.0f} s, {limit:.0f} s or more"
-    return ""
+    assert facts.init_start is not None and facts.init_stop is not None, "both keys are there"
+    seconds, limit = (facts.init_stop - facts.init_start) / per_second, INIT_SECONDS[division]
+    return f"its initialisation took {seconds:.0f} s, {limit:.0f} s or more" if seconds >= limit else ""
