@@ -15,7 +15,7 @@ from typing import Any
 from repro.published.cells import CellKey, make_cell, result_id
 from repro.published.mlperf import rules
 from repro.published.mlperf.log import MlperfLog
-from repro.published.mlperf.rules import FILE_NAME, Version, read_references
+from repro.published.mlperf.rules import Version, read_references
 from repro.published.mlperf.run import AGREE, STRUCTURE, LogFacts, judge_run, read_facts, why_not_compliant
 from repro.published.mlperf.system_description import MAX_BYTES, read_system
 from repro.published.record import (
@@ -30,6 +30,7 @@ from repro.published.record import (
 from repro.published.untrusted.files import DamagedInput, Found, number, parse, plain, read_small, walk
 
 LOG_NAME = re.compile(r"result_(.*)\.txt", re.DOTALL)
+REFERENCE_NAME = re.compile(r"rcps_(.{1,100})\.json", re.DOTALL)
 ROUND_NAME = re.compile(r"(?:(training|hpc)_)?(?:results_)?v?(\d{1,2})\.(\d{1,2})(?:\.\d+)?")
 MAX_HELD = 192 << 20
 """Approximate bytes of results in one import; writing needs as much again, and the limit is a gigabyte."""
@@ -120,7 +121,7 @@ class _Reader:
         """Factor by path of the log folder in the import."""
         self._keys: dict[str, CellKey] = {}
         """Cell by log folder."""
-        self._taken: dict[CellKey, str] = {}
+        self._taken: set[CellKey] = set()
         self._results: list[PublishedResult] = []
         self._refused: list[Refused] = []
         self._lost: list[tuple[Found, str]] = []
@@ -137,9 +138,9 @@ class _Reader:
                 self._scaling[_folder(found)] = _scaling_factor(read_small(found.path, MAX_BYTES))
             elif found.parts[-1].endswith(".json") and found.parts[-2:-1] == ("systems",):
                 self._system(found)
-            elif FILE_NAME.fullmatch(found.parts[-1]):
+            elif points := REFERENCE_NAME.fullmatch(found.parts[-1]):
                 usage, version = _round(found.parts[:-1])
-                self._references += read_references(read_small(found.path, MAX_BYTES), found.parts[-1],
+                self._references += read_references(read_small(found.path, MAX_BYTES), _benchmark(points[1]),
                                                     _round_name(usage, version), version, found.source)
             else:
                 raise DamagedInput(OTHERS)
@@ -201,7 +202,7 @@ class _Reader:
         if folder not in self._keys:
             if key in self._taken:
                 key = key._replace(folder=folder)
-            self._taken[key] = folder
+            self._taken.add(key)
             self._keys[folder] = key
         return self._keys[folder]
 

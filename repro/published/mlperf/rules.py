@@ -9,7 +9,6 @@ compared: ResNet's targets of rounds v0.5 and v0.6 (from the written rules) and 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -140,25 +139,19 @@ def score(benchmark: str, times: Sequence[float | None], scaling_factor: float =
     )
 
 
-FILE_NAME = re.compile(r"rcps_(.{1,100})\.json", re.DOTALL)
 MAX_POINTS, MAX_RUNS = 500, 1000
 
 
-def read_references(content: bytes, name: str, round_name: str, version: Version | None, source: str
+def read_references(content: bytes, benchmark: str, round_name: str, version: Version | None, source: str
                     ) -> list[PublishedReference]:
     """Read the points of one file, smallest batch first.
-
-    Args:
-        name: name of the file, which contains the benchmark.
 
     Raises:
         DamagedInput: not of that form, or its unit is neither epochs nor samples.
     """
-    match = FILE_NAME.fullmatch(name)
     data = parse(content)
-    if match is None or not isinstance(data, dict) or not data or len(data) > MAX_POINTS:
+    if not isinstance(data, dict) or not data or len(data) > MAX_POINTS:
         raise DamagedInput("no reference convergence points: expected a JSON object of batch sizes")
-    benchmark = ALIASES.get(match[1], plain(match[1]))
     digest = hashlib.sha256(content).hexdigest()
     found = [PublishedReference(
         benchmark=benchmark, round=round_name, name=plain(key), source=source, sha256=digest,
