@@ -106,11 +106,8 @@ def rows(dedup: Dedup, images: Images, planned: Selected) -> NDArray[np.int64]:
 
 def _hashes(dedup: Dedup, images: Images) -> tuple[Words, Words]:
     """Return the hashes of training and evaluation images."""
-    def found() -> np.ndarray:
-        both = (hash_images(part, dedup.hash, dedup.size) for part in (images.train, images.evaluation))
-        return np.concatenate(list(both))
-
-    both = _stored(f"hashes {images.sha256} {dedup.hash} {dedup.size}", found)
+    both = _stored(f"hashes {images.sha256} {dedup.hash} {dedup.size}", lambda: np.concatenate(
+        [hash_images(part, dedup.hash, dedup.size) for part in (images.train, images.evaluation)]))
     return both[: len(images.train)], both[len(images.train) :]
 
 

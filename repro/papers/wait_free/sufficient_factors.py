@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -141,14 +142,12 @@ def find_shapes(model: nn.Module, run: Callable[[], None], accumulation: int) ->
     uses = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
     found: dict[str, Shape] = {}
 
-    def look(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: Any, outputs: torch.Tensor) -> None:
-            shape = found[name]
-            linear = type(module) is nn.Linear and uses[id(module.weight)] == 1
-            found[name] = replace(
-                shape, linear=linear, rows=shape.rows + accumulation * (outputs.numel() // shape.outputs),
-                factor_itemsize=outputs.element_size())
-        return hook
+    def look(name: str, module: nn.Module, inputs: Any, outputs: torch.Tensor) -> None:
+        shape = found[name]
+        linear = type(module) is nn.Linear and uses[id(module.weight)] == 1
+        found[name] = replace(
+            shape, linear=linear, rows=shape.rows + accumulation * (outputs.numel() // shape.outputs),
+            factor_itemsize=outputs.element_size())
 
     with ExitStack() as hooks:
         for path, module in model.named_modules():
@@ -156,7 +155,7 @@ def find_shapes(model: nn.Module, run: Callable[[], None], accumulation: int) ->
                 name, outputs = f"{path}.weight" if path else "weight", len(module.weight)
                 found[name] = Shape(name, outputs, module.weight.numel() // outputs, linear=False,
                                     itemsize=module.weight.element_size())
-                hooks.callback(module.register_forward_hook(look(name)).remove)
+                hooks.callback(module.register_forward_hook(partial(look, name)).remove)
         run()
     return [*found.values()]
 
