@@ -80,8 +80,10 @@ class Workers(Measuring):
                  ) -> None:
         """`address` gives that of a queue by its name and the trial's folder."""
         self.grid, self.address, self.delay, self.visibility, self.post = grid, address, delay, visibility, post
-        made = tempfile.mkdtemp(prefix="repro-volume-") if post.rank == 0 else ""
-        self.folder = Path(self._from_first(made))
+        made = [tempfile.mkdtemp(prefix="repro-volume-") if post.rank == 0 else ""] * post.world
+        if post.world > 1:
+            dist.all_gather_object(made, made[0])
+        self.folder = Path(made[0])
         given: Any = post.streams.generator("volume").standard_normal(grid.shape, dtype=np.float32)
         self.given: np.ndarray = given
         if post.rank == 0:
@@ -169,14 +171,6 @@ class Workers(Measuring):
     def _together(self) -> None:
         if self.post.world > 1:
             dist.barrier(device_ids=devices.gpus_of(self.post.device) or None)
-
-    def _from_first(self, value: str) -> str:
-        """Return the value of rank 0."""
-        if self.post.world == 1:
-            return value
-        found = [""] * self.post.world
-        dist.all_gather_object(found, value)
-        return found[0]
 
 
 def _fail(text: str) -> None:

@@ -192,7 +192,10 @@ class Running(Measuring):
         self.options, self.post = options, post
         self.epoch, self.resident, self.shuffled = 0, list[float](), list[float]()
         self.seen: list[NDArray[np.int64]] = []
-        self.folder = Path(self._same(tempfile.mkdtemp(prefix="repro-input-") if post.rank == 0 else ""))
+        made = [tempfile.mkdtemp(prefix="repro-input-") if post.rank == 0 else ""]
+        if post.world > 1:
+            dist.broadcast_object_list(made, src=0)
+        self.folder = Path(made[0])
         mean = options.sample_bytes  # lengths differ as those of compressed images
         lengths = post.streams.generator("lengths").integers(mean - mean // 2, mean + mean // 2 + 1, options.samples)
         self.samples = Samples(post.streams, self.folder, lengths)
@@ -208,14 +211,6 @@ class Running(Measuring):
         self.memory = InMemory(self.samples, post.rank, post.world, options.chunk_mib << 20) \
             if options.store == "memory" else None
         self.load_seconds = time.perf_counter() - started
-
-    def _same(self, value: str) -> str:
-        """Return rank 0's value."""
-        if self.post.world == 1:
-            return value
-        found = [value]
-        dist.broadcast_object_list(found, src=0)
-        return found[0]
 
     def _write(self) -> None:
         """Write the files of this rank's samples, or rank 0 all samples one after the other into one."""
