@@ -54,18 +54,16 @@ def read_published_facts(path: Path) -> Facts:
 
 
 def published_facts(
-    program: Program, title: str, cells: Sequence[PublishedCell], systems: Iterable[PublishedSystem],
+    program: Program, title: str, cells: Sequence[PublishedCell], systems: Sequence[PublishedSystem],
     results: Iterable[PublishedResult], refused: Iterable[Refused],
 ) -> Facts:
     """Return the facts of an import. What only the benchmark's rules state (data set, initialisation) stays unknown."""
     by_cell: dict[str, list[PublishedResult]] = {}
     for item in results:
         by_cell.setdefault(item.cell_id, []).append(item)
-    lost: dict[str, list[Refused]] = {}
+    lost: dict[str | None, list[Refused]] = {}
     for log in refused:
-        if log.cell_id is not None:
-            lost.setdefault(log.cell_id, []).append(log)
-    described = tuple(systems)
+        lost.setdefault(log.cell_id, []).append(log)
     data = None if program != "dawnbench" else tuple(  # its tasks are named after their data sets
         DataFacts(name) for name in dict.fromkeys(cell.factors["benchmark"] for cell in cells))
     made = tuple(_cell(program, cell, by_cell.get(cell.cell_id, []), lost.get(cell.cell_id, [])) for cell in cells)
@@ -74,11 +72,11 @@ def published_facts(
     without_workers = [cell.label for cell in made if cell.workers is None]
     return Facts(
         origin=program, title=title, cells=made, data=data, varied=varied,
-        system=_stated(described, ("operating_system",)),
-        hardware=None if without_workers else _hardware(described),
+        system=_stated(systems, ("operating_system",)),
+        hardware=None if without_workers else _hardware(systems),
         without_hardware=tuple(without_workers) if len(without_workers) < len(made) else (),
-        interconnect=_stated(described, NETWORKS),
-        software=tuple(dict.fromkeys(item.framework for item in described if item.framework)),
+        interconnect=_stated(systems, NETWORKS),
+        software=tuple(dict.fromkeys(item.framework for item in systems if item.framework)),
         means={"costs": "arithmetic mean"} if program != "dawnbench" else None,
     )
 
@@ -92,7 +90,7 @@ def _cell(
             *(RunFacts(name=log.source, reached=None) for log in refused)]
     return CellFacts(
         cell_id=cell.cell_id, label=cell.label, runs=tuple(runs), workers=first.accelerators if first else None,
-        global_batch=batches.pop() if len(batches) == 1 else None, target=_target(program, results),
+        global_batch=batches.pop() if len(batches) == 1 else None, target=_target(results),
         model=f"{cell.factors['benchmark']} of round {cell.factors['round']}" if first else None,
         hyperparameters=_hyperparameters(results), planned=cell.score.required if program == "mlperf" else None,
         median=None if cell.score.minutes is None else cell.score.minutes * 60,
@@ -128,7 +126,7 @@ def _stamped(item: PublishedResult) -> bool | None:
     return abs((item.run_stop_ms - item.run_start_ms) / 1e3 - item.seconds) <= APART_SECONDS
 
 
-def _target(program: Program, results: Sequence[PublishedResult]) -> str | None:
+def _target(results: Sequence[PublishedResult]) -> str | None:
     """Return the target if all runs have the same; None if it is unknown."""
     found = {", ".join(f"{metric or 'quality'} {'<=' if item.direction.get(metric) == 'lower' else '>='} {value:g}"
                        for metric, value in sorted(item.target.items())) for item in results}
@@ -141,8 +139,7 @@ def _hyperparameters(results: Sequence[PublishedResult]) -> dict[str, str]:
     logged = [dict(item.hyperparameters) | (
         {} if item.global_batch_size is None else {"global_batch_size": item.global_batch_size}) for item in results]
     for name, keys in LOGGED.items():
-        values = [next((settings[key] for key in keys if key in settings), None)
-                  for settings in logged]
+        values = [next((settings[key] for key in keys if key in settings), None) for settings in logged]
         if values and None not in values:
             found[name] = join(dict.fromkeys(map(str, values)))
     if results and all(item.epochs_to_target is not None or item.samples_to_target is not None for item in results

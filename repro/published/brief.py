@@ -52,7 +52,7 @@ def published_brief(imports: Sequence[Published]) -> PublishedBrief:
     refused = [(_line(item.source), _line(item.reason)) for found in imports for item in found.refused]
     return PublishedBrief(
         title=f"Published results: {', '.join(name(item.record.imported) for item in imports)}",
-        facts=tuple(fact for item in imports for fact in _facts(item)),
+        facts=tuple(map(_fact, imports)),
         doubts=(*RULES, *(text for item in imports for text in _doubts(item))),
         scores=tuple(table for item in imports for table in score_tables(item, len(imports) > 1)),
         costs=tuple(table for item in imports for table in _costs(item, len(imports) > 1)),
@@ -64,9 +64,9 @@ def _line(text: str) -> str:
     return " ".join(plain(text).split())
 
 
-def _facts(item: Published) -> Iterator[tuple[str, str]]:
+def _fact(item: Published) -> tuple[str, str]:
     record = item.record
-    yield name(record.imported), (
+    return name(record.imported), (
         f"{record.program}, {plural(len(item.results), 'run')} of {plural(len(record.cells), 'system')}, "
         f"{plural(len(item.refused), 'file')} refused; read by repro {name(record.reader)}, sha256 of results.jsonl "
         f"{record.results_sha256[:16]}")
@@ -108,7 +108,11 @@ def score_tables(item: Published, several: bool = False) -> Iterator[TextTable]:
         several: the titles name the import.
     """
     if item.record.contest is not None:
-        yield from claim_tables(item)
+        for track, claims in claim_tracks(item).items():
+            targets = ", ".join(sorted({f"{claim.quality.target:g}" for claim in claims}))
+            yield TextTable(title=f"Claims of {name(track)}, target {targets}", headers=CLAIMS,
+                            numeric=(False, False, True, True, True, False, True, True, False, False),
+                            rows=tuple(_claim(claim, time, claims) for claim in claims for time in claim.times))
         return
     runs = item.by_cell()
     for (round_name, benchmark), cells in by_question(item.record.cells).items():
@@ -154,15 +158,6 @@ def _costs(item: Published, several: bool) -> Iterator[TextTable]:
                         *(rounded(of_all(value for _, value in found), 4) for of_all in (min, median, max)))
                        for batch, found in sorted(known.items())),
         )
-
-
-def claim_tables(item: Published) -> Iterator[TextTable]:
-    """Yield one table a track; nothing for an import that is no contest."""
-    for track, claims in claim_tracks(item).items():
-        targets = ", ".join(sorted({f"{claim.quality.target:g}" for claim in claims}))
-        yield TextTable(title=f"Claims of {name(track)}, target {targets}", headers=CLAIMS,
-                        numeric=(False, False, True, True, True, False, True, True, False, False),
-                        rows=tuple(_claim(claim, time, claims) for claim in claims for time in claim.times))
 
 
 def claim_doubts(item: Published) -> Iterator[str]:

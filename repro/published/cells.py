@@ -112,10 +112,6 @@ class BatchCost(Frozen):
     epochs: float | None
     samples: int | None
 
-    def of(self, unit: str) -> float | None:
-        """Return the cost in epochs or samples; None: unknown."""
-        return self.epochs if unit == "epochs" else self.samples
-
 
 @dataclass(frozen=True, slots=True)
 class BatchCosts:
@@ -132,7 +128,8 @@ class BatchCosts:
 
     def points(self, unit: str) -> list[tuple[BatchCost, float]]:
         """Return the runs whose cost is known in a unit, with it."""
-        return [(cost, value) for cost in self.costs if (value := cost.of(unit)) is not None]
+        return [(cost, value) for cost in self.costs
+                if (value := cost.epochs if unit == "epochs" else cost.samples) is not None]
 
 
 def batch_costs(results: Iterable[PublishedResult]) -> list[BatchCosts]:

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from repro.published.cells import FACTORS, batch_costs
-from repro.published.record import PublishedCell, PublishedResult
 from repro.published.speedrun.claims import claim_tracks
 from repro.published.store import Published
 from repro.tables.tables import Table
@@ -57,21 +56,17 @@ def _about(item: Published) -> Iterator[Row]:
 def _cells(item: Published) -> Iterator[Row]:
     runs = item.by_cell()
     for cell in item.record.cells:
-        yield _cell(cell, runs[cell.cell_id])
-
-
-def _cell(cell: PublishedCell, runs: Sequence[PublishedResult]) -> Row:
-    score = cell.score
-    row: Row = {"cell_id": cell.cell_id, "cell": plain(cell.label)}
-    row |= {f"factor.{name}": _text(cell.factors.get(name)) for name in FACTORS}
-    row |= {"score_minutes": score.minutes, "score_valid": score.valid, "score_reason": plain(score.reason),
-            "scaling_factor": score.scaling_factor, "runs": score.runs, "required": score.required,
-            "without_time": score.failed, "ok": cell.ok, "missed": cell.missed, "invalid": cell.invalid,
-            "refused": cell.refused}
-    for name in ("epochs_to_target", "samples_to_target"):
-        known = [value for run in runs if (value := getattr(run, name)) is not None]
-        row |= {f"{name}_low": min(known, default=None), f"{name}_high": max(known, default=None)}
-    return row
+        score = cell.score
+        row: Row = {"cell_id": cell.cell_id, "cell": plain(cell.label)}
+        row |= {f"factor.{name}": _text(cell.factors.get(name)) for name in FACTORS}
+        row |= {"score_minutes": score.minutes, "score_valid": score.valid, "score_reason": plain(score.reason),
+                "scaling_factor": score.scaling_factor, "runs": score.runs, "required": score.required,
+                "without_time": score.failed, "ok": cell.ok, "missed": cell.missed, "invalid": cell.invalid,
+                "refused": cell.refused}
+        for name in ("epochs_to_target", "samples_to_target"):
+            known = [value for run in runs[cell.cell_id] if (value := getattr(run, name)) is not None]
+            row |= {f"{name}_low": min(known, default=None), f"{name}_high": max(known, default=None)}
+        yield row
 
 
 def _runs(item: Published) -> Iterator[Row]:

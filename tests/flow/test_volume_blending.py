@@ -10,7 +10,7 @@ import pytest
 import zarr
 
 from repro.papers.chunkflow.grid import Grid
-from repro.papers.chunkflow.operators import Blend, Infer, Piece, Read, Write, checked, net
+from repro.papers.chunkflow.operators import Blend, Infer, Piece, Read, Write, checked_output, net
 from repro.papers.chunkflow.queues import open_queue
 from repro.papers.chunkflow.store import Output
 from repro.papers.chunkflow.volume_workers import work
@@ -23,7 +23,8 @@ def in_process(folder: Path, made: np.ndarray, grid: Grid, which: str = "identit
     zarr.save_array(str(folder / "v"), made)
     queue = open_queue(f"sqlite:{folder}/t.db", make=True)
     queue.add(Output.create(folder / "out", grid, str(made.dtype)).tasks())
-    chain, output = checked([Read(str(folder / "v")), Infer(which), Blend(), Write(str(folder / "out"))])
+    chain = [Read(str(folder / "v")), Infer(which), Blend(), Write(str(folder / "out"))]
+    output = checked_output(chain)
     tally = work(queue, chain, output, print)
     queue.close()
     assert (tally.done, tally.failed, tally.late) == (grid.chunks, 0, 0)

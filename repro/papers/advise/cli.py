@@ -39,36 +39,31 @@ def print_advised(found: Advised) -> None:
     """Print what was measured, what follows and how, and the check."""
     console = stdout(160)
     advice = found.advice
-    console.print(line(f"pilot: {advice.pilot} ({advice.origin}); all predictions are modelled:"), soft_wrap=True)
-    for text in FORMULAS:
-        console.print(line(f"  {text}"), soft_wrap=True)
-    for text in advice.cautions:
-        console.print(line(f"caution: {text}"), soft_wrap=True)
-    for text in advice.left_out:
-        console.print(line(f"left out: {text}"), soft_wrap=True)
+    console.lines(
+        f"pilot: {advice.pilot} ({advice.origin}); all predictions are modelled:", *(f"  {text}" for text in FORMULAS),
+        *(f"caution: {text}" for text in advice.cautions), *(f"left out: {text}" for text in advice.left_out))
     for item in advice.families:
         _print_family(item, advice, console)
     if found.checked:
-        console.print(line(""))
+        console.lines("")
         console.print(_check(found.checked))
         known = [abs(row.ratio - 1) for row in found.checked if row.ratio is not None]
         if known:
-            console.print(line(f"largest difference {100 * max(known):.3g} % of {len(found.checked)} predictions; run: "
-                               f"{found.check}"), soft_wrap=True)
+            console.lines(f"largest difference {100 * max(known):.3g} % of {len(found.checked)} predictions; run: "
+                          f"{found.check}")
 
 
 def _print_family(item: FamilyAdvice, advice: Advice, console: Console) -> None:
     assumed = "" if item.counted else "assumed: "
     rate = f"{8e-6 / item.beta:.4g} Mbit/s" if item.beta else "no cost of bytes seen"
-    console.print(line(""))
+    console.lines("")
     if item.family:
         console.print(line(item.family, style="bold"), soft_wrap=True)
-    console.print(line(
+    console.lines(
         f"measured: a step of one worker {item.step_seconds:.4g} s for {item.samples} samples (input "
         f"{item.input_seconds:.2g} s); {assumed}{item.gradient_bytes:,} bytes of gradient in {item.all_reduces} "
-        f"all-reduce"
-        f"{'s' if item.all_reduces > 1 else ''} ({item.algorithm}); fitted to two and three workers: alpha "
-        f"{1e6 * item.alpha:.3g} us, {rate}, within {100 * item.fit_error:.2g} %"), soft_wrap=True)
+        f"all-reduce{'s' if item.all_reduces > 1 else ''} ({item.algorithm}); fitted to two and three workers: alpha "
+        f"{1e6 * item.alpha:.3g} us, {rate}, within {100 * item.fit_error:.2g} %")
     table = table_of(("workers", True), ("step, s", True), ("speed-up", True), ("95 % interval", True),
                      ("efficiency", True), ("one server", True), ("shards", True), ("with room", True))
     for row in item.workers:
@@ -77,21 +72,22 @@ def _print_family(item: FamilyAdvice, advice: Advice, console: Console) -> None:
             f"{100 * row.efficiency:.0f} %", _known(row.one_server, percent=True), _known(row.shards_by_lemma),
             _known(row.shards_with_room))), style="bold" if row.workers == item.worth else "")
     console.print(table)
-    console.print(line(f"worth it: {item.worth} worker{'s' if item.worth > 1 else ''} at an efficiency of at least "
-                       f"{100 * advice.efficiency:.0f} %"), soft_wrap=True)
-    console.print(line("batch of a worker: " + "; ".join(
-        f"{row.batch}: {row.samples_per_second:.4g} samples/s" + (f", {row.peak_mib:.4g} MiB" if row.peak_mib else "")
-        for row in item.batches)), soft_wrap=True)
+    console.lines(
+        f"worth it: {item.worth} worker{'s' if item.worth > 1 else ''} at an efficiency of at least "
+        f"{100 * advice.efficiency:.0f} %",
+        "batch of a worker: " + "; ".join(
+            f"{row.batch}: {row.samples_per_second:.4g} samples/s"
+            + (f", {row.peak_mib:.4g} MiB" if row.peak_mib else "") for row in item.batches))
     if item.convolutions:
-        console.print(line("convolutions: " + "; ".join(
+        console.lines("convolutions: " + "; ".join(
             f"{row.options or 'as they are'}: {row.step_seconds:.4g} s"
             + (f", {row.peak_mib:.4g} MiB" if row.peak_mib else "") + ("" if row.fits else ", does not fit")
-            + (" (the fastest that fits)" if row.chosen else "") for row in item.convolutions)), soft_wrap=True)
+            + (" (the fastest that fits)" if row.chosen else "") for row in item.convolutions))
     gains = "; ".join(f"of {row.batch} {row.gain.value:.3g} x ({_ends(row.gain)})" for row in item.doublings)
     pays = f"a larger one pays up to {item.stops_paying}" if item.stops_paying else \
         f"whether it gains 10 % at {item.unsettled} is open: pilot again with more --steps" if item.unsettled else \
         f"a larger one still pays at {item.batches[-1].batch}"
-    console.print(line(f"samples/s by a doubling {gains}: {pays}; {_fitting(item)}"), soft_wrap=True)
+    console.lines(f"samples/s by a doubling {gains}: {pays}; {_fitting(item)}")
 
 
 def _fitting(item: FamilyAdvice) -> str:

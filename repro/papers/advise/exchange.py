@@ -35,8 +35,6 @@ def estimated(values: Sequence[float]) -> Estimated:
     return Estimated(value=math.exp(sum(logs) / len(logs)), low=math.exp(found.low), high=math.exp(found.high))
 
 
-ALL_REDUCE = ("ddp",)
-"""Engines that send gradients by all-reduce alone, beside DeepSpeed's stage 0."""
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -63,9 +61,9 @@ class Exchange:
 
 
 def all_reduces_alone(cell: Cell) -> bool:
-    """Return True if the engine of a cell sends gradients by all-reduce alone."""
+    """Return True if the engine of a cell sends gradients by all-reduce alone: ddp, and deepspeed of stage 0."""
     engine = cell.training.engine
-    return engine.kind in ALL_REDUCE or engine.get(Engine).zero_stage() == 0
+    return engine.kind == "ddp" or engine.get(Engine).zero_stage() == 0
 
 
 def algorithm_of(cell: Cell) -> tuple[Algorithm, bool]:
@@ -92,9 +90,9 @@ def exchange_of(item: Result, cell: Cell, steps: int, label: str) -> Exchange:
         UsageError: the engine sends gradients in another way, or the record does not state their size.
     """
     sent = gradient_lines(item.traffic.ranks[0]) if item.traffic else []
-    if not sent and item.model is None:
-        raise UsageError(f"{label}: its record states neither the bytes that were sent nor the size of the model")
-    if not sent and item.model:
+    if not sent:
+        if item.model is None:
+            raise UsageError(f"{label}: its record states neither the bytes that were sent nor the size of the model")
         return Exchange(1, 4 * item.model.parameters, 4, counted=False)
     if others := {line.operation for line in sent} - {"all_reduce"}:
         raise UsageError(f"{label}: engine {cell.training.engine.kind} sends gradients by {sorted(others)[0]}; this is "

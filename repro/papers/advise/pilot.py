@@ -23,8 +23,14 @@ CONVOLUTIONS = {CPU: ("channels_last",), GPU: ("channels_last", "cudnn_benchmark
 """Options by which a device takes other convolution algorithms: by memory format, and cuDNN by timing them too."""
 
 
-def pilot_name(suite: str) -> str:
-    return f"{suite[: 64 - len(SUFFIX)]}{SUFFIX}"
+def families_of(plan: Plan, left_out: Collection[str] = (*SET_BY_PILOT, *CONVOLUTIONS[GPU])) -> dict[str, list[Cell]]:
+    """Return the cells of a plan by what tells them apart, but for the factors `left_out`; "" if nothing does."""
+    families: dict[str, list[Cell]] = {}
+    for cell in plan.cells:
+        label = ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {value}" for key, value in cell.factors.items()
+                          if key not in left_out)
+        families.setdefault(label, []).append(cell)
+    return families
 
 
 def samples_of_worker(cell: Cell) -> int:
@@ -40,8 +46,8 @@ def pilot_suite(plan: Plan, steps: int) -> Suite:
     """
     share = _share(plan)
     wanted = {1: {factor * share for factor in BATCHES}, **{count: {count * share} for count in WORKERS[1:]}}
-    return _variant(plan, pilot_name(plan.suite.suite), f"Pilot of {plan.suite.suite}", wanted, steps,
-                    _convolutions(plan))
+    return _variant(plan, f"{plan.suite.suite[: 64 - len(SUFFIX)]}{SUFFIX}", f"Pilot of {plan.suite.suite}", wanted,
+                    steps, _convolutions(plan))
 
 
 def check_suite(plan: Plan, workers: Sequence[int], steps: int) -> Suite:

@@ -13,15 +13,15 @@ from repro.comm.schedule import ScheduleCost
 from repro.core.devices import GPU
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
+from repro.core.numbers import known_median
 from repro.papers.advise.exchange import Estimated, algorithm_of, all_reduces_alone, estimated, exchange_of
-from repro.papers.advise.pilot import CONVOLUTIONS, SET_BY_PILOT, SUFFIX, samples_of_worker
+from repro.papers.advise.pilot import CONVOLUTIONS, SUFFIX, families_of, samples_of_worker
 from repro.papers.advise.pilot import WORKERS as PILOT_WORKERS
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.seams.training import Workload
 from repro.suite.planning.cell import Cell
-from repro.suite.planning.plan import Plan
 
 MOST_FULL = 0.6
 """Share of a server's link above which workers queue noticeably."""
@@ -64,10 +64,11 @@ def shards_with_room(parameter_bytes: float, workers: int, bytes_per_second: flo
     return max(1, math.ceil(parameter_bytes * workers / (MOST_FULL * bytes_per_second * alone) - 1e-9))
 
 
-def stops_paying(
-    batches: Sequence[int], gains: Sequence[tuple[float, float]], least: float = 1.1
-) -> tuple[int | None, int | None]:
-    """Return the smallest batch of which a doubling gains less than `least`, and the first that is not settled.
+LEAST_GAIN = 1.1
+
+
+def stops_paying(batches: Sequence[int], gains: Sequence[tuple[float, float]]) -> tuple[int | None, int | None]:
+    """Return the smallest batch of which a doubling gains less than `LEAST_GAIN`, and the first that is open.
 
     Args:
         batches: ascending.
@@ -75,12 +76,12 @@ def stops_paying(
 
     Returns:
         (stops, open): stops is None if it still pays at the largest batch or a smaller one is open, that is, its
-        interval contains `least`.
+        interval contains `LEAST_GAIN`.
     """
     for batch, (low, high) in zip(batches, gains, strict=False):
-        if high < least:
+        if high < LEAST_GAIN:
             return batch, None
-        if low < least:
+        if low < LEAST_GAIN:
             return None, batch
     return None, None
 
@@ -102,7 +103,6 @@ def largest_batch(batches: Sequence[int], peaks: Sequence[float], available: flo
     return batches[0] * 2 ** int(math.log2(most / batches[0])) if most >= batches[0] else 0
 
 
-WORKERS = (2, 4, 8, 16, 32, 64)
 LARGE_ERROR = 0.1
 """Relative error of the fitted steps from which on a caution is given."""
 
@@ -216,13 +216,14 @@ class _Seed:
 
 
 def advise(
-    record: Record, pilot: str, efficiency: float, available_mib: float | None, most: Sequence[int] = WORKERS
+    record: Record, pilot: str, efficiency: float, available_mib: float | None, workers: Sequence[int]
 ) -> Advice:
     """Return the advice that a pilot gives.
 
     Args:
         efficiency: least efficiency of workers that are worth it, 0 to 1.
         available_mib: memory for one worker; None: not known, so neither is the largest batch.
+        workers: numbers of workers to predict.
 
     Raises:
         UsageError: the record is of no pilot, or a trial without which nothing can be predicted did not end well.
@@ -235,7 +236,7 @@ def advise(
         try:
             if reason := unfit(cells):
                 raise UsageError(f"{label or 'the suite'}: {reason}")
-            found.append(_family(record, label, cells, efficiency, available_mib, most))
+            found.append(_family(record, label, cells, efficiency, available_mib, workers))
         except UsageError as error:
             left_out.append(str(error))
     if not found:
@@ -253,14 +254,6 @@ def advise(
                   families=tuple(found), left_out=tuple(left_out), cautions=(*shared, *noisy))
 
 
-def families_of(plan: Plan) -> dict[str, list[Cell]]:
-    """Return the cells of a pilot by what tells them apart but for workers and batch."""
-    families: dict[str, list[Cell]] = {}
-    for cell in plan.cells:
-        families.setdefault(family_of(cell), []).append(cell)
-    return families
-
-
 def unfit(cells: Sequence[Cell]) -> str:
     """Return why no advice can come from a family of cells, whatever they measure; "" if it can."""
     choices = cells[0].training
@@ -275,15 +268,9 @@ def unfit(cells: Sequence[Cell]) -> str:
     return ""
 
 
-def family_of(cell: Cell) -> str:
-    """Return what tells a cell from others, but for workers and batch; "" if nothing does."""
-    return ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {value}" for key, value in cell.factors.items()
-                     if key not in (*SET_BY_PILOT, *CONVOLUTIONS[GPU]))
-
-
 def _family(
     record: Record, label: str, cells: Sequence[Cell], efficiency: float, available: float | None,
-    most: Sequence[int],
+    workers: Sequence[int],
 ) -> FamilyAdvice:
     share = min(samples_of_worker(cell) for cell in cells)
     variants = {_switched_on(cell): cell for cell in cells if cell.choices.processes == 1
@@ -303,14 +290,14 @@ def _family(
     seeds = [_seed(repeat, alone, together, cost) for repeat in alone if all(repeat in of for of in together.values())]
     middle = LinkModel(median(seed.links.alpha for seed in seeds), median(seed.links.beta for seed in seeds))
     step = median(seed.alone for seed in seeds)
-    rows = tuple(_workers(count, seeds, cost(count), step, sent.size, middle) for count in most)
+    rows = tuple(_workers(count, seeds, cost(count), step, sent.size, middle) for count in workers)
     worth = max([row.workers for row in rows if row.efficiency >= efficiency], default=1)
-    batches = tuple(_batch(samples, found) for (count, samples), found in sorted(by_shape.items()) if count == 1)
+    by_batch = {samples: found for (count, samples), found in sorted(by_shape.items()) if count == 1}
+    batches = tuple(_batch(samples, found) for samples, found in by_batch.items())
     peaks = [row.peak_mib for row in batches if row.peak_mib is not None]
     sizes = [row.batch for row in batches]
-    doublings = _doublings({samples: found for (count, samples), found in sorted(by_shape.items()) if count == 1})
-    stops, unsettled = stops_paying(sizes, [(item.gain.low or 0.0, item.gain.high or math.inf)
-                                                    for item in doublings])
+    doublings = _doublings(by_batch)
+    stops, unsettled = stops_paying(sizes, [(item.gain.low or 0.0, item.gain.high or math.inf) for item in doublings])
     return FamilyAdvice(
         family=label, algorithm=f"{algorithm.title}{', assumed' if assumed else ''}", step_seconds=step, samples=share,
         input_seconds=median(item.input_wait_seconds or 0.0 for item in alone.values()), gradient_bytes=sent.size,
@@ -395,6 +382,5 @@ def _workers(
 
 def _batch(samples: int, found: Mapping[int, Result]) -> BatchRow:
     seconds = median(step_of(item) for item in found.values())
-    peaks = [item.training_peak_mib for item in found.values() if item.training_peak_mib is not None]
     return BatchRow(batch=samples, step_seconds=seconds, samples_per_second=samples / seconds,
-                    peak_mib=median(peaks) if peaks else None)
+                    peak_mib=known_median(item.training_peak_mib for item in found.values()))

@@ -16,8 +16,8 @@ from repro.core.frozen import Frozen
 from repro.core.machine import detect
 from repro.core.random_streams import fresh_seed
 from repro.papers.advise.exchange import Estimated, estimated
-from repro.papers.advise.pilot import check_suite, pilot_suite
-from repro.papers.advise.predict import Advice, advise, families_of, family_of, step_of, unfit
+from repro.papers.advise.pilot import check_suite, families_of, pilot_suite
+from repro.papers.advise.predict import Advice, advise, step_of, unfit
 from repro.record.folder.store import Record, read_record
 from repro.record.result.status import meaning
 from repro.runner.run import dated, discarded_if_unstarted, prepare
@@ -41,9 +41,8 @@ class CheckRow(Frozen):
 
 def check(advice: Advice, record: Record) -> tuple[CheckRow, ...]:
     """Return all predictions whose workers the record ran, or should have run."""
-    families: dict[str, dict[int, Cell]] = {}
-    for cell in record.plan.cells:
-        families.setdefault(family_of(cell), {})[cell.choices.processes] = cell
+    families = {label: {cell.choices.processes: cell for cell in cells}
+                for label, cells in families_of(record.plan).items()}
     rows = []
     for item in advice.families:
         cells = families.get(item.family, {})

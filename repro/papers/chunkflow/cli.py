@@ -16,9 +16,6 @@ from repro.core.errors import Exit, UnknownName, UsageError
 if TYPE_CHECKING:
     from repro.papers.chunkflow.operators import Operator
 
-NETS = ("identity", "conv")
-
-
 class Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
     """One size for all axes, or three with commas between."""
 
@@ -144,7 +141,8 @@ def read(path: str) -> Operator:
 
 
 @run.command()
-@click.option("--net", type=click.Choice(NETS), default="conv", help="identity, or a small net with fixed weights.")
+@click.option("--net", type=click.Choice(["identity", "conv"]), default="conv",
+              help="identity, or a small net with fixed weights.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu")
 @operator
 def infer(net: Any, device: str) -> Operator:
@@ -186,12 +184,13 @@ def write(path: str) -> Operator:
 @run.result_callback()
 def work_on(made: list[Callable[[], Operator]], address: str, visibility: float, most_receives: int) -> None:
     """Work with the chain until the queue is empty."""
-    from repro.papers.chunkflow.operators import checked
+    from repro.papers.chunkflow.operators import checked_output
     from repro.papers.chunkflow.queues import open_queue
     from repro.papers.chunkflow.volume_workers import work
 
     queue = open_queue(address, visibility, most_receives)
-    chain, output = checked([each() for each in made])
+    chain = [each() for each in made]
+    output = checked_output(chain)
     tally = work(queue, chain, output, lambda text: say(text, err=True))
     dead, left = queue.counts().dead, output.left()
     queue.close()

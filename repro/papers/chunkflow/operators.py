@@ -6,17 +6,16 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from repro.core.devices import on_gpu
 from repro.core.errors import UsageError
-from repro.papers.chunkflow.grid import Grid
-from repro.papers.chunkflow.store import Output, open_volume, require_shape
+from repro.papers.chunkflow.grid import Grid, shown
+from repro.papers.chunkflow.store import Output, open_volume
 
 NetName = Literal["identity", "conv"]
-NETS: tuple[str, ...] = get_args(NetName)
 SEED = 20190423
 """Of the weights; they are the same everywhere."""
 CHANNELS = 4
@@ -179,8 +178,8 @@ class Write(Operator):
         return piece
 
 
-def checked(chain: Sequence[Operator]) -> tuple[Sequence[Operator], Output]:
-    """Return a chain and its output.
+def checked_output(chain: Sequence[Operator]) -> Output:
+    """Return the output of a chain that can run.
 
     Raises:
         UsageError: the chain does not begin with read or end with blend and write, has one of them twice, or reads a
@@ -193,5 +192,8 @@ def checked(chain: Sequence[Operator]) -> tuple[Sequence[Operator], Output]:
                          "blend write OUT")
     first: Any = chain[0]
     last: Any = chain[-1]
-    require_shape(first.volume, first.path, last.output.grid)
-    return chain, last.output
+    output: Output = last.output
+    if tuple(first.volume.shape) != output.grid.shape:
+        raise UsageError(f"{first.path}: is {shown(tuple(first.volume.shape))}, and the output was made for "
+                         f"{shown(output.grid.shape)}; create the tasks again")
+    return output

@@ -99,14 +99,7 @@ class SqliteQueue(TaskQueue):
                              "and has space") from error
 
 
-VISIBILITY = 60.0
-MOST_RECEIVES = 10
-STREAM = "repro-volume"
-
-
-def open_queue(
-    url: str, visibility: float = VISIBILITY, most_receives: int = MOST_RECEIVES, *, make: bool = False
-) -> TaskQueue:
+def open_queue(url: str, visibility: float = 60.0, most_receives: int = 10, *, make: bool = False) -> TaskQueue:
     """Open the queue at `url`.
 
     Args:
@@ -124,5 +117,5 @@ def open_queue(
         from repro.papers.chunkflow.redis_queue import RedisQueue  # it needs the package redis
 
         address, _, stream = url.partition("#")
-        return RedisQueue(address, stream or STREAM, make, visibility, most_receives)
+        return RedisQueue(address, stream or "repro-volume", make, visibility, most_receives)
     raise UsageError(f"{url!r} is no address of a queue; use sqlite:FILE or redis://HOST:PORT/DB#STREAM")

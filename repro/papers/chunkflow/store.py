@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from repro.core.errors import OutputError, UsageError
-from repro.papers.chunkflow.grid import Grid, Triple, shown, why_no_room
+from repro.papers.chunkflow.grid import Grid, Triple, why_no_room
 from repro.papers.extra import imported
 
 zarr = imported("zarr", "zarr")
@@ -63,12 +63,15 @@ class Output:
             UsageError: there is no output at `path`.
         """
         self.path = Path(path)
-        with _made(self.path):
+        try:
             self.parts, self.done, self.volume = (
                 zarr.open_array(str(self.path / name), mode="r+") for name in ("parts", "done", "volume"))
             self.grid = Grid(self.volume.shape, tuple(self.volume.attrs["chunk"]), tuple(self.volume.attrs["overlap"]))
             self.name = str(self.volume.attrs["name"])
             """Random; in every task, so that no worker does those of another output."""
+        except (OSError, ValueError, KeyError) as error:
+            raise UsageError(f"{self.path}: is no output of repro volume create-tasks ({type(error).__name__})"
+                             ) from error
         self._known: set[int] = set()
         """Parts that this worker has seen complete; they stay so."""
 
@@ -153,17 +156,6 @@ class Output:
         return _as_type(total, self.volume.dtype)
 
 
-def require_shape(volume: Any, path: object, grid: Grid) -> None:
-    """Check that a volume has the shape for which an output was made.
-
-    Raises:
-        UsageError: it has another.
-    """
-    if tuple(volume.shape) != grid.shape:
-        raise UsageError(f"{path}: is {shown(tuple(volume.shape))}, and the output was made for {shown(grid.shape)}; "
-                         "create the tasks again")
-
-
 def _as_type(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """Return values in another type: integers rounded to the nearest and clipped, never wrapped around."""
     if dtype.kind == "f":
@@ -171,14 +163,6 @@ def _as_type(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     limits = np.iinfo(dtype)
     clipped: np.ndarray = np.clip(np.rint(values), limits.min, limits.max).astype(dtype)
     return clipped
-
-
-@contextmanager
-def _made(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, KeyError) as error:
-        raise UsageError(f"{path}: is no output of repro volume create-tasks ({type(error).__name__})") from error
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from repro.core.errors import UsageError
 from repro.core.machine import why_missing
 from repro.papers.chunkflow.grid import Grid, Triple, why_no_grid, why_no_room
 from repro.seams.measurement import FigureKind, Measurement, Measuring, Origin, Post
@@ -73,7 +74,6 @@ class VolumeInference(Measurement):
         problem = why_no_room(folder, folder, self.grid, FLOAT_BYTES)
         if problem or self.queue == "sqlite":
             return problem
-        from repro.core.errors import UsageError
         from repro.papers.chunkflow.queues import open_queue
 
         try:

@@ -18,7 +18,7 @@ import zarr
 from repro.core import devices
 from repro.core.errors import ReproError, TrialError
 from repro.papers.chunkflow.grid import Grid
-from repro.papers.chunkflow.operators import RADIUS, Blend, Delay, Infer, Operator, Piece, Read, Write, net
+from repro.papers.chunkflow.operators import RADIUS, Blend, Delay, Infer, Operator, Piece, Read, Write
 from repro.papers.chunkflow.queues import open_queue
 from repro.papers.chunkflow.store import Output
 from repro.papers.chunkflow.task_queue import TaskQueue
@@ -80,8 +80,10 @@ class Workers(Measuring):
                  ) -> None:
         """`address` gives that of a queue by its name and the trial's folder."""
         self.grid, self.address, self.delay, self.visibility, self.post = grid, address, delay, visibility, post
-        made = tempfile.mkdtemp(prefix="repro-volume-") if post.rank == 0 else ""
-        self.folder = Path(self._from_first(made))
+        made = [tempfile.mkdtemp(prefix="repro-volume-") if post.rank == 0 else ""] * post.world
+        if post.world > 1:
+            dist.all_gather_object(made, made[0])
+        self.folder = Path(made[0])
         given: Any = post.streams.generator("volume").standard_normal(grid.shape, dtype=np.float32)
         self.given: np.ndarray = given
         if post.rank == 0:
@@ -98,9 +100,9 @@ class Workers(Measuring):
     def finish(self, counted: Counted) -> Findings:
         """Compare the last output with inference of the whole volume, and an output of the identity with the input."""
         own = slice(*(self.grid.shape[0] * (self.post.rank + more) // self.post.world for more in (0, 1)))
-        whole = net("conv", self.post.device)(self.given)
+        whole = self.infer.net(self.given)
         error = np.abs(self._result() - whole)
-        alike = sees_everything(self.grid, RADIUS)
+        alike = sees_everything(self.grid)
         left = self._output().left()
         self._together()  # rank 0 is about to remove this output
         self._drain(Infer("identity"), 0.0)
@@ -170,30 +172,21 @@ class Workers(Measuring):
         if self.post.world > 1:
             dist.barrier(device_ids=devices.gpus_of(self.post.device) or None)
 
-    def _from_first(self, value: str) -> str:
-        """Return the value of rank 0."""
-        if self.post.world == 1:
-            return value
-        found = [""] * self.post.world
-        dist.all_gather_object(found, value)
-        return found[0]
-
 
 def _fail(text: str) -> None:
     raise TrialError(text)
 
 
-def sees_everything(grid: Grid, radius: int) -> np.ndarray:
-    """Return the voxels, as a mask, whose chunks all hold everything within `radius`, or end where the volume ends."""
+def sees_everything(grid: Grid) -> np.ndarray:
+    """Return the voxels, as a mask, whose chunks all hold everything within `RADIUS`, or end where the volume ends."""
     axes = []
     for axis, size in enumerate(grid.shape):
         fine = np.ones(size, dtype=bool)
         for start in grid.starts(axis):
             end = start + grid.chunk[axis]
             if start:
-                fine[start:start + radius] = False
+                fine[start:start + RADIUS] = False
             if end < size:
-                fine[max(start, end - radius):end] = False
+                fine[max(start, end - RADIUS):end] = False
         axes.append(fine)
-    found: np.ndarray = axes[0][:, None, None] & axes[1][None, :, None] & axes[2][None, None, :]
-    return found
+    return axes[0][:, None, None] & axes[1][None, :, None] & axes[2][None, None, :]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable
+from importlib.metadata import version
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,13 +80,12 @@ FOLDER = "duplicates"
 
 def select(dedup: Dedup, images: Images) -> Selected:
     """Find the images that stay and return what is known of them; hashes and rows are kept for later calls."""
-    sides = _hashes(dedup, images)
-    kept = _first(dedup, images, sides)
-    chosen = _drawn(len(images.train), len(kept)) if dedup.leave_out == "random" else kept
+    train, evaluation = _hashes(dedup, images)
+    chosen = _chosen(dedup, images)
     first_copy = len(images.train) - images.planted
     return Selected(
         samples=len(images.train), kept=len(chosen), sha256=rows_sha256(chosen),
-        leaked=int(near(sides[1], sides[0][chosen], dedup.threshold).sum()), evaluation=len(images.evaluation),
+        leaked=int(near(evaluation, train[chosen], dedup.threshold).sum()), evaluation=len(images.evaluation),
         planted=images.planted, planted_removed=images.planted - int((chosen >= first_copy).sum()),
     )
 
@@ -96,8 +96,7 @@ def rows(dedup: Dedup, images: Images, planned: Selected) -> NDArray[np.int64]:
     Raises:
         TrialError: they are not those of the plan.
     """
-    kept = _first(dedup, images, None)
-    chosen = _drawn(len(images.train), len(kept)) if dedup.leave_out == "random" else kept
+    chosen = _chosen(dedup, images)
     if rows_sha256(chosen) != planned.sha256:
         raise TrialError(f"near-duplicates: other images stay than in the plan ({len(chosen)}, sha256 "
                          f"{rows_sha256(chosen)[:8]}, here; {planned.kept}, {planned.sha256[:8]}, there): the data, "
@@ -107,28 +106,24 @@ def rows(dedup: Dedup, images: Images, planned: Selected) -> NDArray[np.int64]:
 
 def _hashes(dedup: Dedup, images: Images) -> tuple[Words, Words]:
     """Return the hashes of training and evaluation images."""
-    def found() -> np.ndarray:
-        both = (hash_images(part, dedup.hash, dedup.size) for part in (images.train, images.evaluation))
-        return np.concatenate(list(both))
-
-    both = _stored(f"hashes {images.sha256} {dedup.hash} {dedup.size}", found)
+    both = _stored(f"hashes {images.sha256} {dedup.hash} {dedup.size}", lambda: np.concatenate(
+        [hash_images(part, dedup.hash, dedup.size) for part in (images.train, images.evaluation)]))
     return both[: len(images.train)], both[len(images.train) :]
 
 
-def _first(dedup: Dedup, images: Images, sides: tuple[Words, Words] | None) -> NDArray[np.int64]:
-    return _stored(f"rows {images.sha256} {dedup.hash} {dedup.size} {dedup.threshold}",
-                   lambda: keep_first((sides or _hashes(dedup, images))[0], dedup.threshold))
-
-
-def _drawn(samples: int, kept: int) -> NDArray[np.int64]:
-    """Return `kept` rows drawn at random, the same for every seed of the trials."""
-    return np.sort(Streams(0, 0).generator("random subset").permutation(samples)[:kept])
+def _chosen(dedup: Dedup, images: Images) -> NDArray[np.int64]:
+    """Return the rows that stay, or as many drawn at random, the same for every seed of the trials."""
+    kept = _stored(f"rows {images.sha256} {dedup.hash} {dedup.size} {dedup.threshold}",
+                   lambda: keep_first(_hashes(dedup, images)[0], dedup.threshold))
+    if dedup.leave_out != "random":
+        return kept
+    return np.sort(Streams(0, 0).generator("random subset").permutation(len(images.train))[:len(kept)])
 
 
 def _stored(what: str, find: Callable[[], np.ndarray]) -> np.ndarray:
     """Return an array from the store, else find and store it. `what` holds everything that determines it."""
     require("ImageHash", "imagehash")
-    versions = f"{_version('ImageHash')} {_version('Pillow')} {_version('PyWavelets')}"
+    versions = f"{version('ImageHash')} {version('Pillow')} {version('PyWavelets')}"
     place = store() / FOLDER / f"{hashlib.sha256(f'{what} {versions}'.encode()).hexdigest()}.npy"
     if place.exists():
         try:
@@ -140,9 +135,3 @@ def _stored(what: str, find: Callable[[], np.ndarray]) -> np.ndarray:
     np.save(out, found)
     write_bytes(place, out.getvalue())
     return found
-
-
-def _version(package: str) -> str:
-    from importlib.metadata import version
-
-    return version(package)

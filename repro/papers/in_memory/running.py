@@ -34,11 +34,6 @@ class Samples:
     lengths: NDArray[np.int64]
     """[n] bytes of each sample."""
 
-    @property
-    def offsets(self) -> NDArray[np.int64]:
-        """First byte of each sample in the blob, and its end [n + 1]."""
-        return np.concatenate([[0], np.cumsum(self.lengths)])
-
     def content(self, number: int) -> NDArray[np.uint8]:
         """Return the bytes of a sample, drawn again."""
         draw = self.streams.generator("sample", number)
@@ -48,24 +43,10 @@ class Samples:
         """Return the file of a sample; a folder has at most 1000 of them."""
         return self.folder / f"{number // 1000:04d}" / f"{number:07d}"
 
-    def write_files(self, first: int, end: int) -> None:
-        """Write the files of the samples from `first` up to `end`."""
-        for number in range(first, end):
-            place = self.file(number)
-            place.parent.mkdir(exist_ok=True)
-            place.write_bytes(self.content(number).tobytes())
-
-    def write_blob(self) -> None:
-        """Write all samples one after the other into one file."""
-        with (self.folder / BLOB).open("wb") as out:
-            for number in range(len(self.lengths)):
-                out.write(self.content(number).tobytes())
-
     def read_blob(self, first: int, end: int) -> NDArray[np.uint8]:
         """Read the samples from `first` up to `end` by one read."""
-        offsets = self.offsets
-        start, stop = int(offsets[first]), int(offsets[end])
-        found = np.empty(stop - start, np.uint8)
+        start = int(self.lengths[:first].sum())
+        found = np.empty(int(self.lengths[first:end].sum()), np.uint8)
         with (self.folder / BLOB).open("rb", buffering=0) as source:
             source.seek(start)
             view = memoryview(found)  # type: ignore[arg-type]  # numpy's stubs for Python 3.11 do not name the buffer
@@ -77,19 +58,9 @@ class Samples:
         return found
 
 
-def drawn_lengths(streams: Streams, samples: int, mean: int) -> NDArray[np.int64]:
-    """Return lengths [samples] from half of `mean` to one and a half, as those of compressed images differ."""
-    return streams.generator("lengths").integers(mean - mean // 2, mean + mean // 2 + 1, samples)
-
-
 def bounds(samples: int, world: int) -> NDArray[np.int64]:
     """Return the first sample of each rank's part, and the end [world + 1]; parts differ by at most one."""
     return np.array([rank * samples // world for rank in range(world + 1)])
-
-
-def write_through() -> None:
-    """Write all dirty pages to the disk: only clean ones can be evicted."""
-    os.sync()
 
 
 class InMemory:
@@ -111,10 +82,6 @@ class InMemory:
     def own(self) -> NDArray[np.int64]:
         """The samples that this rank holds, in the order of its slots."""
         return self.slots[self._first : self._end]
-
-    @property
-    def held_bytes(self) -> int:
-        return self.blob.nbytes
 
     def sample(self, place: int) -> NDArray[np.uint8]:
         """Return the bytes of the sample in the rank's slot `place`, counted from 0; a view."""
@@ -168,8 +135,7 @@ class InMemory:
             return outgoing
         incoming = torch.empty(sum(expected), dtype=torch.uint8)
         dist.all_to_all_single(incoming, torch.from_numpy(outgoing), expected, sizes)
-        found: NDArray[np.uint8] = incoming.numpy()
-        return found
+        return incoming.numpy()
 
     def _hold(self, blob: NDArray[np.uint8]) -> None:
         self.blob = blob
@@ -216,7 +182,7 @@ def resident_share(files: Iterable[Path]) -> float:
 
 
 COLD = 0.01
-"""Largest share of the files' pages that a cold cache still holds."""
+"""Largest share of the files' pages that a cold cache still holds, and that a warm one lacks."""
 
 
 class Running(Measuring):
@@ -226,8 +192,12 @@ class Running(Measuring):
         self.options, self.post = options, post
         self.epoch, self.resident, self.shuffled = 0, list[float](), list[float]()
         self.seen: list[NDArray[np.int64]] = []
-        self.folder = Path(self._same(tempfile.mkdtemp(prefix="repro-input-") if post.rank == 0 else ""))
-        lengths = drawn_lengths(post.streams, options.samples, options.sample_bytes)
+        made = [tempfile.mkdtemp(prefix="repro-input-") if post.rank == 0 else ""]
+        if post.world > 1:
+            dist.broadcast_object_list(made, src=0)
+        self.folder = Path(made[0])
+        mean = options.sample_bytes  # lengths differ as those of compressed images
+        lengths = post.streams.generator("lengths").integers(mean - mean // 2, mean + mean // 2 + 1, options.samples)
         self.samples = Samples(post.streams, self.folder, lengths)
         self.first, self.end = map(int, bounds(options.samples, post.world)[post.rank : post.rank + 2])
         self.batch = np.empty((options.batch, int(lengths.max())), np.uint8)
@@ -242,20 +212,19 @@ class Running(Measuring):
             if options.store == "memory" else None
         self.load_seconds = time.perf_counter() - started
 
-    def _same(self, value: str) -> str:
-        """Return rank 0's value."""
-        if self.post.world == 1:
-            return value
-        found = [value]
-        dist.broadcast_object_list(found, src=0)
-        return found[0]
-
     def _write(self) -> None:
+        """Write the files of this rank's samples, or rank 0 all samples one after the other into one."""
+        samples = self.samples
         if self.options.store == "files":
-            self.samples.write_files(self.first, self.end)
+            for number in range(self.first, self.end):
+                place = samples.file(number)
+                place.parent.mkdir(exist_ok=True)
+                place.write_bytes(samples.content(number).tobytes())
         elif self.post.rank == 0:
-            self.samples.write_blob()
-        write_through()
+            with (samples.folder / BLOB).open("wb") as out:
+                for number in range(self.options.samples):
+                    out.write(samples.content(number).tobytes())
+        os.sync()  # only pages that are on the disk can be evicted
         if self.post.world > 1:
             dist.barrier()
 
@@ -303,14 +272,15 @@ class Running(Measuring):
     # ---- what was found
 
     def finish(self, counted: Counted) -> Findings:
-        figures = {"held_bytes": float(self.memory.held_bytes if self.memory else 0)}
+        figures = {"held_bytes": float(self.memory.blob.nbytes if self.memory else 0)}
         checks = [Check("samples that did not come exactly once in an epoch", float(self._not_once())),
                   Check("samples whose bytes are not those that were drawn", float(self._wrong()))]
         if self.memory is None:
             resident = self.resident[-counted.operations :]
-            figures["resident_before"] = max(resident) if self.options.cache == "cold" else min(resident)
-            limit, far = (COLD, max(resident)) if self.options.cache == "cold" else (COLD, 1 - min(resident))
-            checks.append(Check("page cache before an epoch is not as asked", far, limit))
+            cold = self.options.cache == "cold"
+            figures["resident_before"] = max(resident) if cold else min(resident)
+            far = max(resident) if cold else 1 - min(resident)
+            checks.append(Check("page cache before an epoch is not as asked", far, COLD))
         else:
             figures |= {"load_seconds": self.load_seconds, "shuffle_bytes": float(self.memory.sent_bytes),
                         "shuffle_seconds": float(np.median(self.shuffled)) if self.shuffled else 0.0}

@@ -155,7 +155,7 @@ class Hybrid(Algorithm):
                         for name in self.among if name in state["curves"]}
         self._picked.clear()
         if self._group is not None:
-            self._reset_group()
+            self._group.reset()
 
     # ---- the measurement
 
@@ -166,6 +166,7 @@ class Hybrid(Algorithm):
 
     def _measure(self, world: int, device: str) -> None:
         """Time the candidates in turn at every size; keep the median of the slowest rank's times."""
+        assert self._group is not None
         names = [name for name in self.among if CANDIDATES[name].runs("all_reduce", world)]
         found: dict[Name, list[tuple[int, float]]] = {name: [] for name in names}
         for size in TRIED_BYTES:
@@ -180,7 +181,7 @@ class Hybrid(Algorithm):
                 break
         self._curves = {name: curve for name, curve in found.items() if curve}
         self._picked.clear()
-        self._reset_group()
+        self._group.reset()
 
     def _time_candidates(self, names: Sequence[Name], size: int, device: str) -> tuple[dict[Name, float], float]:
         """Return the seconds of each candidate at one size, and the seconds that the first turn of all took."""
@@ -207,7 +208,7 @@ class Hybrid(Algorithm):
 
         assert self._group is not None
         self._trying[:] = [name]
-        self._reset_group()
+        self._group.reset()
         tensor = torch.zeros(size // 4, device=device)
         clock = self._group.lane.device  # on a GPU moments of the stream: the host may only submit
         moments = []
@@ -221,10 +222,6 @@ class Hybrid(Algorithm):
         self._trying.clear()
         return [clock.seconds(end) - clock.seconds(begin) for begin, end in moments[1:]]
 
-    def _reset_group(self) -> None:
-        assert self._group is not None
-        self._group.reset()
-
     def _slowest_rank(self, seconds: Sequence[float], device: str) -> list[float]:
         """Return the elementwise maximum over all ranks, equal on all of them."""
         import torch
@@ -236,8 +233,7 @@ class Hybrid(Algorithm):
         options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]  # torch takes the member of its enum
         with self._group.finder.naming_missing_rank():
             self._group.inner.allreduce([values], options).wait()
-        found: list[float] = values.tolist()
-        return found
+        return values.tolist()
 
     def effective(self) -> str:
         return f"{super().effective()}; picks {self.picks()}" if self._group else super().effective()

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     import torch
 
 
+CUBES = {"eigen": 9.0, "direct": 2.0}
+"""Operations of a decomposition of n rows over n^3: eigenvalues and eigenvectors of a symmetric matrix by QR
+iterations, the inverse of a matrix (Golub and Van Loan, Matrix Computations, 4th edition, chapters 8 and 3)."""
+PRODUCTS = {"eigen": 4, "direct": 2}
+"""Matrix products of a preconditioned gradient, half of them with A and half with G."""
+
+
 class Kfac(KfacOptions):
     """Kronecker-factored curvature of every linear and convolutional layer, over any optimizer.
 
@@ -45,40 +52,31 @@ class Kfac(KfacOptions):
         return RunningKfac(self, model, place)
 
     def work(self, layers: Sequence[LayerShape] | None, batch: int, world: int) -> Work | None:
-        return None if layers is None else mean_work(self, layers, batch, world)
+        """Return operations of all ranks, payload bytes and messages of a mean step; float32, as `RunningKfac` sends.
+
+        A layer of `inputs` x `outputs` has factors of these sizes: a factor step costs 2 (inputs^2 + outputs^2) for
+        every sample and position, a decomposition `CUBES` of both sizes, a product 2 inputs outputs (inputs + outputs)
+        for each pair of `PRODUCTS`, on every rank that preconditions the layer.
+        """
+        if layers is None:
+            return None
+        taken = [layer for layer in layers if max(layer.inputs, layer.outputs) <= self.largest_factor]
+        sizes = [(layer.inputs, layer.outputs) for layer in taken]
+        rows = [size for pair in sizes for size in pair]
+        grid = self.grid(world)
+        observed = 2 * batch * sum(layer.positions * (layer.inputs**2 + layer.outputs**2) for layer in taken)
+        decomposed = CUBES[self.inverse] * sum(size**3 for size in rows)
+        products = PRODUCTS[self.inverse] * grid.workers * sum(a * g * (a + g) for a, g in sizes)
+        factors = 4.0 * sum(size**2 for size in rows) if world > 1 else 0.0
+        kept = 4.0 * sum(size**2 + size * (self.inverse == "eigen") for size in rows) if grid.workers > 1 else 0.0
+        results = 4.0 * sum(a * g for a, g in sizes) if grid.columns > 1 else 0.0
+        owners = min(grid.workers * grid.columns, len(rows)) if grid.workers > 1 else 0
+        columns = min(grid.columns, len(sizes)) if grid.columns > 1 else 0
+        return Work(
+            flops=observed / self.factor_every + decomposed / self.eigen_every + products,
+            sent_bytes=factors / self.factor_every + kept / self.eigen_every + results,
+            messages=(world > 1) / self.factor_every + owners / self.eigen_every + columns,
+        )
 
     def alone(self) -> Kfac:
         return self.model_copy(update={"placement": "opt", "fraction": None})
-
-
-CUBES = {"eigen": 9.0, "direct": 2.0}
-"""Operations of a decomposition of n rows over n^3: eigenvalues and eigenvectors of a symmetric matrix by QR
-iterations, the inverse of a matrix (Golub and Van Loan, Matrix Computations, 4th edition, chapters 8 and 3)."""
-PRODUCTS = {"eigen": 4, "direct": 2}
-"""Matrix products of a preconditioned gradient, half of them with A and half with G."""
-
-
-def mean_work(options: KfacOptions, layers: Sequence[LayerShape], batch: int, world: int) -> Work:
-    """Return operations of all ranks, payload bytes and messages of a mean step; float32, as `RunningKfac` sends them.
-
-    A layer of `inputs` x `outputs` has factors of these sizes: a factor step costs 2 (inputs^2 + outputs^2) for every
-    sample and position, a decomposition `CUBES` of both sizes, a product 2 inputs outputs (inputs + outputs) for each
-    pair of `PRODUCTS`, on every rank that preconditions the layer.
-    """
-    taken = [layer for layer in layers if max(layer.inputs, layer.outputs) <= options.largest_factor]
-    sizes = [(layer.inputs, layer.outputs) for layer in taken]
-    rows = [size for pair in sizes for size in pair]
-    grid = options.grid(world)
-    observed = 2 * batch * sum(layer.positions * (layer.inputs**2 + layer.outputs**2) for layer in taken)
-    decomposed = CUBES[options.inverse] * sum(size**3 for size in rows)
-    products = PRODUCTS[options.inverse] * grid.workers * sum(a * g * (a + g) for a, g in sizes)
-    factors = 4.0 * sum(size**2 for size in rows) if world > 1 else 0.0
-    kept = 4.0 * sum(size**2 + size * (options.inverse == "eigen") for size in rows) if grid.workers > 1 else 0.0
-    results = 4.0 * sum(a * g for a, g in sizes) if grid.columns > 1 else 0.0
-    owners = min(grid.workers * grid.columns, len(rows)) if grid.workers > 1 else 0
-    columns = min(grid.columns, len(sizes)) if grid.columns > 1 else 0
-    return Work(
-        flops=observed / options.factor_every + decomposed / options.eigen_every + products,
-        sent_bytes=factors / options.factor_every + kept / options.eigen_every + results,
-        messages=(world > 1) / options.factor_every + owners / options.eigen_every + columns,
-    )

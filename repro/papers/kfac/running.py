@@ -107,26 +107,16 @@ class Exchange:
             dist.all_reduce(flat)
             flat.div_(self.grid.world)
 
-    def share_in_column(self, pieces: Mapping[int, torch.Tensor]) -> None:
-        """Copy to all ranks of this column what each of them owns.
+    @staticmethod
+    def share(group: Any, pieces: Mapping[int, torch.Tensor]) -> None:
+        """Copy to all ranks of `column` or `row` what each of them owns.
 
         Args:
-            pieces: by owner, the same on all ranks of the column.
+            pieces: by owner, of the same owners on all ranks of the group.
         """
-        if self.column is not None:
+        if group is not None:
             for owner, piece in pieces.items():
-                dist.broadcast(piece, src=owner, group=self.column)
-
-    def share_in_row(self, pieces: Mapping[int, torch.Tensor]) -> None:
-        """Copy to all ranks of this row what each column computed.
-
-        Args:
-            pieces: by column.
-        """
-        if self.row is not None:
-            ranks = self.grid.row_of(self.rank)
-            for column, piece in pieces.items():
-                dist.broadcast(piece, src=ranks[column], group=self.row)
+                dist.broadcast(piece, src=owner, group=group)
 
 
 def kl_factor(
@@ -247,7 +237,7 @@ class RunningKfac(Preconditioning):
         for (number, part), kept in self.kept.items():
             if self.assignment.owners[number][part] == self.place.rank:
                 self.inverse.decompose(matrices[2 * number + part], kept)
-        self.exchange.share_in_column(self.pieces)
+        self.exchange.share(self.exchange.column, self.pieces)
         self.decompositions += 1
 
     def _precondition(self, gradients: Mapping[str, torch.Tensor | None], rate: float, scale: float) -> None:
@@ -259,7 +249,8 @@ class RunningKfac(Preconditioning):
         for number in self.worked:
             a, g = self.kept[number, 0], self.kept[number, 1]
             self.results[number].copy_(self.inverse.product(a, g, matrices[number]))
-        self.exchange.share_in_row(self.columns)
+        row = self.grid.row_of(self.place.rank)
+        self.exchange.share(self.exchange.row, {row[column]: piece for column, piece in self.columns.items()})
         if self.options.kl_clip is not None:
             # Both factors of the sum carry the loss scale; the rate divided by it undoes that.
             nu = kl_factor(self.results, matrices, self.options.kl_clip, rate / scale)

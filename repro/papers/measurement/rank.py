@@ -154,7 +154,6 @@ class _Run:
         log.flush()
 
     def _gather(self, value: Any) -> list[Any]:
-        """Return the value of every rank."""
         if self.post.world == 1:
             return [value]
         found: list[Any] = [None] * self.post.world

@@ -104,23 +104,19 @@ def print_predicted(found: ScaleModel) -> None:
     from repro.papers.predict import prediction
 
     console = stdout(190)
-    console.print(line(f"{found.suite}, {found.run} ({found.origin}), {found.scaling} scaling; all figures are "
-                       "modelled, except columns called measured"), soft_wrap=True)
+    console.lines(f"{found.suite}, {found.run} ({found.origin}), {found.scaling} scaling; all figures are modelled, "
+                  "except columns called measured")
     for item in found.lines:
-        console.print(line(""))
+        console.lines("")
         console.print(line(item.label, style="bold"), soft_wrap=True)
-        console.print(line(prediction.line_text(item)), soft_wrap=True)
+        console.lines(prediction.line_text(item))
         used = [at for at in range(SHOWN) if at == 0 or any(prediction.cells(row)[at] for row in item.rows)]
         table = table_of(*((prediction.HEAD[at], True) for at in used))
         for row in item.rows:
             table.add_row(*(line(prediction.cells(row)[at]) for at in used))
         console.print(table)
-        for text in prediction.notes(item):
-            console.print(line(f"  {text}"), soft_wrap=True)
-    console.print(line(""))
-    for text in found.assumptions:
-        console.print(line(f"assumed: {text}"), soft_wrap=True)
-    for text in found.left_out:
-        console.print(line(f"left out: {text}"), soft_wrap=True)
+        console.lines(*(f"  {text}" for text in prediction.notes(item)))
+    console.lines("", *(f"assumed: {text}" for text in found.assumptions),
+                  *(f"left out: {text}" for text in found.left_out))
     if check := prediction.check_text(found):
         console.print(line(check, style="bold"), soft_wrap=True)

@@ -8,7 +8,7 @@ from statistics import mean
 
 from repro.core.errors import UsageError
 from repro.papers.advise.exchange import Exchange, all_reduces_alone, exchange_of, gradient_lines
-from repro.papers.advise.pilot import SET_BY_PILOT, samples_of_worker
+from repro.papers.advise.pilot import SET_BY_PILOT, families_of, samples_of_worker
 from repro.papers.predict.prediction import ScaleLine, Scaling
 from repro.record.derive.trial_log import TrialLog
 from repro.record.folder.store import Record
@@ -22,7 +22,6 @@ from repro.suite.planning.cell import Cell
 
 BUSY = 0.5
 """Share of the cores in use from which on times wait for cores: only bytes are compared then."""
-EVERYTHING = "all figures are modelled, except the columns called measured or counted; the trials were {origin}"
 WORDS = {
     "strong": "strong scaling: the global batch stays that of the record, so that a worker has fewer samples",
     "weak": "weak scaling: a worker keeps its samples, so that the global batch grows with the processes",
@@ -38,7 +37,8 @@ LARGE_ERROR = 0.1
 def of_record(record: Record, lines: Sequence[ScaleLine], scaling: Scaling) -> tuple[str, ...]:
     """Return what all lines assume."""
     return (
-        EVERYTHING.format(origin=record.origin_of(record.plan.cells[0])),
+        "all figures are modelled, except the columns called measured or counted; the trials were "
+        f"{record.origin_of(record.plan.cells[0])}",
         WORDS[scaling],
         "a step is as long as its slowest worker: the expected maximum of one draw a worker from the step times of the "
         "smallest number of processes; draws are independent, so a disturbance of all workers at once is not modelled",
@@ -151,21 +151,13 @@ class Family:
 
 def families_in(record: Record) -> tuple[list[Family], list[str]]:
     """Return the families of a record that a scale model can be made of, and why others are left out."""
-    cells: dict[str, list[Cell]] = {}
-    for cell in record.plan.cells:
-        cells.setdefault(_label(cell), []).append(cell)
     found, left_out = list[Family](), list[str]()
-    for label, each in cells.items():
+    for label, each in families_of(record.plan, SET_BY_PILOT).items():
         try:
             found.append(Family(label, each[0], tuple(_trials(record, label, each))))
         except UsageError as error:
             left_out.append(str(error))
     return found, left_out
-
-
-def _label(cell: Cell) -> str:
-    return ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {value}" for key, value in cell.factors.items()
-                     if key not in SET_BY_PILOT)
 
 
 def _trials(record: Record, label: str, cells: Sequence[Cell]) -> Iterator[Observed]:

@@ -63,9 +63,7 @@ class Target:
             for seed, by_batch in needed.items()
         }
 
-    def seconds(
-        self, processes: int, batch: int, steps: Mapping[int, float], evaluations: Mapping[int, float]
-    ) -> Towards:
+    def seconds(self, batch: int, steps: Mapping[int, float], evaluations: Mapping[int, float]) -> Towards:
         """Return the seconds to the target.
 
         Args:
@@ -214,10 +212,10 @@ class _Line:
         """Parameters of links that are as fast as stated: no fit may need faster ones."""
         self.together = rates[1] is not None
         gpu = on_gpu(record.plan.device)
-        self.capacity = record.plan.device_count if gpu else max(record.plan.cores, *known)
-        """Ranks that a node takes, if the record has one node only."""
+        # Ranks that a node takes, if the record has one node only.
+        capacity = record.plan.device_count if gpu else max(record.plan.cores, *known)
         self.ranks_per_node = topology.ranks_per_node or max(
-            (self._ranks_of_node(count) for count in known if self._observed(count).nodes > 1), default=self.capacity)
+            (self._ranks_of_node(count) for count in known if self._observed(count).nodes > 1), default=capacity)
         self.measured_shares = self._shares()
         self._known_costs: dict[tuple[int, str], Costs] = {}
         self.ways: tuple[str, ...] = NCCL if gpu and self.assumed else ("rounds",)
@@ -243,7 +241,7 @@ class _Line:
         for count in processes:
             if not self._impossible(count) and (why := self._unknown_links(count)):
                 raise UsageError(f"{self.name}: {why}")
-        rows = tuple(self._row(count, self.models) for count in sorted({*processes, *self.known}))
+        rows = tuple(self._row(count) for count in sorted({*processes, *self.known}))
         label = f"batch {self.first.batch}" if self.scaling == "strong" else f"{self.first.samples} samples a worker"
         kept = [item for count in self.fit for item in self.known[count].values()]
         return ScaleLine(
@@ -251,7 +249,8 @@ class _Line:
             algorithm="NCCL's ring or tree, whichever is modelled faster" if self.ways == NCCL else
             f"{self.algorithm.title}{', assumed' if self.assumed else ''}", smallest=self.smallest,
             seeds=len(self.seeds), steps=len(self.first.steps), links=self._link_fits(), rows=rows,
-            fit_error=self._largest_error(),
+            fit_error=max(abs(self._step(count, self.models[seed]) / self.known[count][seed].step_seconds - 1)
+                          for count in self.fit for seed in self.seeds),
             assumptions=(*of_line(kept, self.fit, self.exchange, self.measured_shares, self.scaling,
                                   self.ways[0], rows[-1].processes), *self._placement_assumed(rows)))
 
@@ -313,10 +312,6 @@ class _Line:
         self.ways = kept
         return error
 
-    def _largest_error(self) -> float:
-        return max(abs(self._step(count, self.models[seed]) / self.known[count][seed].step_seconds - 1)
-                   for count in self.fit for seed in self.seeds)
-
     def _models(self) -> dict[int, _Seed]:
         return {seed: self._seed(seed, self.fit) for seed in self.seeds}
 
@@ -332,16 +327,14 @@ class _Line:
             share = max(0.0, 1 - first.exposed_seconds / mean(draws))
             draws = tuple(share * value for value in draws)
         evaluations = {count: self.known[count][seed].evaluation_seconds for count in self.fit}
-        free = LinkCost(alpha=0, beta=0)
-        model = _Seed(draws, (free, free), first.input_seconds, evaluations)
         counts = [count for count in fit if count > 1]
-        seconds = [max(LEAST_SECONDS, mean(self.known[count][seed].steps) - self._compute(count, model))
+        seconds = [max(LEAST_SECONDS, mean(self.known[count][seed].steps) - self._compute(count, draws))
                    for count in counts]
         # NCCL's ring up to a number of processes and its tree beyond; all others have one way.
         switches = range(len(counts), -1 if len(self.ways) > 1 else len(counts) - 1, -1)
         tried = [self._fitted(counts, [self.ways[0]] * at + [self.ways[-1]] * (len(counts) - at), seconds)
                  for at in switches]
-        return _Seed(draws, min(tried, key=lambda item: item[1])[0], model.input_seconds, evaluations)
+        return _Seed(draws, min(tried, key=lambda item: item[1])[0], first.input_seconds, evaluations)
 
     def _fitted(self, counts: Sequence[int], ways: Sequence[str], seconds: Sequence[float]) -> tuple[Links, float]:
         """Return links fitted to the seconds of communication, and the largest error, a factor as a logarithm.
@@ -361,13 +354,14 @@ class _Line:
         bytes_alone, free = found
         return bytes_alone if bytes_alone[1] < free[1] + UNLIKE else free
 
-    def _compute(self, count: int, model: _Seed) -> float:
+    def _compute(self, count: int, draws: Sequence[float]) -> float:
         """Return the seconds of the slowest of `count` workers."""
-        ratio = formula.computation_ratio(self.measured_shares, self._samples(count), self.first.samples)
-        return ratio * formula.expected_maximum(model.draws, max(1.0, count / self.smallest))
+        samples = self.first.batch / count if self.scaling == "strong" else self.first.samples
+        ratio = formula.computation_ratio(self.measured_shares, samples, self.first.samples)
+        return ratio * formula.expected_maximum(draws, max(1.0, count / self.smallest))
 
     def _step(self, count: int, model: _Seed) -> float:
-        return self._compute(count, model) + self._exchange_seconds(count, model) + model.input_seconds
+        return self._compute(count, model.draws) + self._exchange_seconds(count, model) + model.input_seconds
 
     def _exchange_seconds(self, count: int, model: _Seed) -> float:
         links = self._links(count, model)
@@ -379,9 +373,6 @@ class _Line:
         return model.links if count in self.fit else (between or model.links[0], within or model.links[1])
 
     # ---- what a number of processes needs
-
-    def _samples(self, count: int) -> float:
-        return self.first.batch / count if self.scaling == "strong" else self.first.samples
 
     def _batch(self, count: int) -> int:
         return self.first.batch if self.scaling == "strong" else self.first.samples * count
@@ -395,10 +386,7 @@ class _Line:
 
     def _cost(self, count: int, links: Links) -> Costs:
         """Return the cost of a step's schedules by class of links."""
-        return self._costs(count, self._fastest(count, links))
-
-    def _fastest(self, count: int, links: Links) -> str:
-        return min(self.ways, key=lambda way: _seconds(self._costs(count, way), links))
+        return self._costs(count, min(self.ways, key=lambda way: _seconds(self._costs(count, way), links)))
 
     def _costs(self, count: int, way: str) -> Costs:
         if (count, way) not in self._known_costs:
@@ -437,15 +425,15 @@ class _Line:
                 found.setdefault(item.samples, []).append(mean(item.steps) - (item.exposed_seconds or 0.0))
         return {samples: median(values) for samples, values in found.items()}
 
-    def _row(self, count: int, models: Mapping[int, _Seed]) -> ScaleRow:
-        batch, known = self._batch(count), self.known.get(count, {})
+    def _row(self, count: int) -> ScaleRow:
+        models, batch, known = self.models, self._batch(count), self.known.get(count, {})
         nodes = -(-count // self._ranks_of_node(count))
         if why := self._impossible(count) or self._unknown_links(count):
             return ScaleRow(processes=count, nodes=nodes, batch=batch, fitted=False, step=None, measured=None, why=why)
         steps = {seed: self._step(count, model) for seed, model in models.items()}
         speeds = [formula.speed_up(steps[seed], batch, self._step(self.smallest, model), self._batch(self.smallest))
                   for seed, model in models.items()]
-        towards = self.target.seconds(count, batch, steps, {
+        towards = self.target.seconds(batch, steps, {
             seed: model.evaluation_seconds(count) for seed, model in models.items()})
         speed, reached = estimated(speeds), [item.seconds_to_target for item in known.values()]
         moved = self.algorithm.all_reduce(count, self.exchange.elements, self.exchange.itemsize)
@@ -454,7 +442,7 @@ class _Line:
         return ScaleRow(
             processes=count, nodes=nodes, batch=batch, fitted=count in self.fit, step=estimated(list(steps.values())),
             measured=_estimated([item.step_seconds for item in known.values()]),
-            compute=median(self._compute(count, model) for model in models.values()),
+            compute=median(self._compute(count, model.draws) for model in models.values()),
             communication=median(self._exchange_seconds(count, model) for model in models.values()),
             input=median(model.input_seconds for model in models.values()),
             speed_up=speed, efficiency=speed.value * self.smallest / count,

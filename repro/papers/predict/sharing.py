@@ -9,6 +9,7 @@ tree of S bytes in one piece takes 2 log2 p x S, as by rounds; with two, 3 log2 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -99,12 +100,8 @@ def _find_needs(flows: list[_Flow]) -> None:
 
 
 def _rates(flows: list[_Flow], active: set[int], ratio: float) -> dict[int, float]:
-    out: dict[int, int] = {}
-    into: dict[int, int] = {}
-    for at in active:
-        source, target = flows[at].ends
-        out[source] = out.get(source, 0) + 1
-        into[target] = into.get(target, 0) + 1
+    out = Counter(flows[at].ends[0] for at in active)
+    into = Counter(flows[at].ends[1] for at in active)
     return {at: 1 / ((ratio if flows[at].inside else 1) * max(out[flows[at].ends[0]], into[flows[at].ends[1]]))
             for at in active}
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -104,7 +103,7 @@ class AsyncLoop:
     """One rank's training; a step is the time in which the servers apply one global batch."""
 
     def __init__(self, context: TrialContext) -> None:
-        self.context, self.log, self.watch = context, context.log, context.clock.watch
+        self.context, self.log = context, context.log
         session, parts = context.session, context.parts
         assert isinstance(session, ServerSession) and parts is not None
         self.session, self.parts = session, parts
@@ -112,8 +111,7 @@ class AsyncLoop:
         self.order = make_order(trial, job)
         self.input = DirectInput(context, self.order, parts)
         self.audit = DealtAudit(parts, self.order, job)
-        self.an_update = session.samples_an_update
-        self.each = batch // self.an_update
+        self.each = batch // session.samples_an_update
         """Updates of one global batch."""
         self.progress = Progress()
         self.evaluations = 0
@@ -134,15 +132,15 @@ class AsyncLoop:
         self.init_peak_bytes = session.peak_bytes()
         session.reset_peak()
         start_ns = self.log.write(RunStart())
-        self.watch.restart(start_ns)
+        context.clock.watch.restart(start_ns)
         controller = [read_controller(self.log.recorded_bytes)]
         self.log.write(Hashes(value={"data": self.parts.open_data()}))
         self.input.start(0)
-        session.begin(dealt_work(context.choices, self.an_update, context.clock.now))
+        session.begin(dealt_work(context.choices, session.samples_an_update, context.clock.now))
         session.synchronize()
         worker = threading.Thread(target=self._work, name="repro-worker", daemon=True)
         worker.start()
-        phases, block = self._lead(steps, own, start_ns) if own is not None else ({}, None)
+        last_step = self._lead(steps, own, start_ns) if own is not None else None
         worker.join()
         controller.append(read_controller(self.log.recorded_bytes))
         if self.failure is not None:
@@ -151,22 +149,27 @@ class AsyncLoop:
         traffic = TrafficLog()
         traffic.add(session.traffic(), training=True)
         session.adopt(self.last)
-        self._report(self._describe(phases, block), traffic, controller)
+        self._report(last_step, traffic, controller)
 
     def _report(
-        self, followed: dict[str, Any], traffic: TrafficLog, controller: Sequence[ControllerReading | None]
+        self, last_step: int | None, traffic: TrafficLog, controller: Sequence[ControllerReading | None]
     ) -> None:
         """Gather the figures of all ranks that are left and log them; all of them take part.
 
         Args:
-            followed: what rank 0 adds to `ServerSession.protocol`.
+            last_step: the end of the last block; None: of a rank that does not follow the servers.
             controller: counters at `run_start` and after this rank's last update.
         """
         context, session, log = self.context, self.session, self.log
         total, peak_bytes = traffic.total(), session.peak_bytes()
         effective = session.effective() | self.input.effective()
-        if protocol := session.protocol():  # a collective; rank 0 alone has the figures
-            log.write(ServerProtocol(value=protocol | followed))
+        protocol = session.protocol()  # a collective; rank 0 alone has the figures
+        if last_step is not None:
+            log.write(ServerProtocol(value=protocol | {
+                "evaluations": self.evaluations, "evaluation_seconds": self.evaluated_ns / 1e9,
+                "evaluation_delay_seconds": self.delay_ns / 1e9 / max(1, self.evaluations),
+                "evaluated_updates": last_step * self.each,
+            }))
         log_traffic_of(context, total)
         log_controller(context, controller)
         log_memory_of(context, self.init_peak_bytes, peak_bytes)
@@ -192,11 +195,12 @@ class AsyncLoop:
         try:
             ticket = session.first()
             while ticket >= 0:
-                step, rank = session.place(ticket)
+                step, rank = session.rules.place(ticket, self.context.job.rank)
                 epoch, shares = self.order.micro_batches(step, rank, self.context.job.world,
                                                          self.context.job.accumulation)
                 batches = [self.parts.train_batch(epoch, indices) for indices in shares]
-                ticket = session.exchange(ticket, session.backward(batches))
+                session.backward(batches)
+                ticket = session.exchange()
                 fed = self.parts.fed() if self.parts.fed is not None else [(indices, None) for indices in shares]
                 self.audit.count_dealt(step, rank, list(fed))
             session.leave()
@@ -204,29 +208,27 @@ class AsyncLoop:
             self.failure = error
             if self.context.job.rank == 0:
                 with suppress(Exception):  # the first failure is the one to report
-                    session.fail(error)
+                    session.fail()
 
     # ---- rank 0 follows the servers
 
-    def _lead(self, steps: Sequence[int], own: OwnModel, start_ns: int) -> tuple[dict[str, float], Block]:
+    def _lead(self, steps: Sequence[int], own: OwnModel, start_ns: int) -> int:
         """Follow the servers to the end of the run, and end the work; a failure of the own worker comes first."""
         try:
             found = self._follow(steps, own, start_ns)
         except BaseException as error:
             with suppress(Exception):
-                self.session.end()
+                self.session.overview.stop()
             raise (self.failure or error) from None
-        self.session.end()
+        self.session.overview.stop()
         return found
 
-    def _follow(self, steps: Sequence[int], own: OwnModel, start_ns: int) -> tuple[dict[str, float], Block]:
-        """Log, evaluate and decide at every place of the grid; return the phases, and the last block."""
+    def _follow(self, steps: Sequence[int], own: OwnModel, start_ns: int) -> int:
+        """Log, evaluate and decide at every place of the grid; return the step after which the last block ends."""
         choices = self.context.choices
-        before, stop_ns, ending, at_ns = 0, start_ns, None, start_ns
-        logging_ns = 0
-        block = Block(0, 0, start_ns, ())
+        before, stop_ns, ending, logging_ns = 0, start_ns, None, 0
         for step in steps:
-            updates = self.session.updates(before * self.each, step * self.each)
+            updates = self.session.overview.updates(before * self.each, step * self.each)
             block = Block(before, step, updates[-1].at_ns, updates)
             since = self.context.clock.now()
             self._log_block(block, stop_ns)
@@ -247,11 +249,10 @@ class AsyncLoop:
         # What follows the last update is the evaluation of its weights, but for the logging of the block.
         tail = at_ns - block.stop_ns
         logging_ns = min(logging_ns, tail)
-        phases = {"train": (block.stop_ns - start_ns) / 1e9, "eval": (tail - logging_ns) / 1e9,
-                  "logging": logging_ns / 1e9}
-        self.log.write(Phases.model_validate(phases))
+        self.log.write(Phases(train=(block.stop_ns - start_ns) / 1e9, eval=(tail - logging_ns) / 1e9,
+                              logging=logging_ns / 1e9))
         self.log.flush()
-        return phases, block
+        return block.stop_step
 
     def _log_block(self, block: Block, start_ns: int) -> None:
         log, updates = self.log, block.updates
@@ -264,7 +265,7 @@ class AsyncLoop:
         write_steps(log, block.first_step, seconds, [0.0] * len(seconds), losses, block.stop_ns)
         write_rank_steps(log, seconds, seconds, seconds)
         log.write(Updates(
-            first=updates[0].applied if updates else 0, worker=[item.worker for item in updates],
+            first=updates[0].applied, worker=[item.worker for item in updates],
             read=[item.read for item in updates], applied=[item.applied for item in updates],
             staleness=[item.applied - item.read for item in updates], ahead=[item.ahead for item in updates],
             rate=[float(f"{item.rate:.9g}") for item in updates],
@@ -296,14 +297,6 @@ class AsyncLoop:
         log.flush()
         self.progress, ending = decide(stop, self.progress, value, block.stop_step, context.budget_steps)
         return ending or decide_hopeless(context.bar, stop.metric, value, before, samples)
-
-    def _describe(self, phases: dict[str, float], block: Block | None) -> dict[str, Any]:
-        """Return the facts of the run that the engine does not know."""
-        return {
-            "evaluations": self.evaluations, "evaluation_seconds": self.evaluated_ns / 1e9,
-            "evaluation_delay_seconds": self.delay_ns / 1e9 / max(1, self.evaluations),
-            "evaluated_updates": block.stop_step * self.each if block is not None else 0,
-        } if phases else {}
 
     def close(self) -> None:
         """Close the input, the log and the session, the session also if the log fails."""

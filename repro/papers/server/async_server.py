@@ -106,12 +106,11 @@ class AsyncServer(Engine):
                     f"which stay whole; use at most {setting.tensors}")
         if self.divide_by_staleness and self.lockstep(processes):
             return "divide_by_staleness has no effect: every update has staleness 0"
-        return self._not_carried_out(setting) or self._not_bitwise(setting)
-
-    def _not_bitwise(self, setting: Setting) -> str | None:
-        if setting.determinism == "bitwise" and not self.lockstep(setting.processes):
-            return (f"mode {self.mode} on {setting.processes} processes applies updates in the order in which they "
-                    "arrive, so no two runs are bitwise equal")
+        if why := self._not_carried_out(setting):
+            return why
+        if setting.determinism == "bitwise" and not self.lockstep(processes):
+            return (f"mode {self.mode} on {processes} processes applies updates in the order in which they arrive, so "
+                    "no two runs are bitwise equal")
         return None
 
     def _not_carried_out(self, setting: Setting) -> str | None:

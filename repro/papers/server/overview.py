@@ -32,9 +32,9 @@ class Attendant(threading.Thread):
         apart: the shard is in a process of its own, whose traffic is then the shard's.
     """
 
-    def __init__(self, service: Service, links: Links, apart: bool = False) -> None:
+    def __init__(self, service: Service, apart: bool = False) -> None:
         super().__init__(name="repro-attendant", daemon=True)
-        self.service, self.shard, self.links, self.apart = service, service.shard, links, apart
+        self.service, self.shard, self.links, self.apart = service, service.shard, service.links, apart
         self.failure: BaseException | None = None
 
     def run(self) -> None:
@@ -97,10 +97,6 @@ class Attendant(threading.Thread):
         }
 
 
-def _bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.numpy().tobytes()
-
-
 def _packed(value: Any) -> torch.Tensor:
     return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
@@ -110,11 +106,10 @@ class Overview:
 
     Args:
         homes: rank of each shard.
-        sizes: elements of each shard.
     """
 
-    def __init__(self, links: Links, homes: Sequence[int], sizes: Sequence[int]) -> None:
-        self.links, self.homes, self.sizes = links, homes, sizes
+    def __init__(self, links: Links, homes: Sequence[int]) -> None:
+        self.links, self.homes = links, homes
 
     def updates(self, first: int, stop: int) -> list[Update]:
         """Wait until the first shard has applied `stop` updates; return those from `first` on."""
@@ -139,7 +134,7 @@ class Overview:
                 self.links.send(header(END), home, SNAPSHOT)
 
     def _json(self, shard: int, *request: int) -> Any:
-        return json.loads(_bytes(self._ask(shard, torch.uint8, *request)))
+        return json.loads(self._ask(shard, torch.uint8, *request).numpy().tobytes())
 
     def _ask(self, shard: int, dtype: torch.dtype, *request: int) -> torch.Tensor:
         home, answer = self.homes[shard], header()
@@ -150,7 +145,7 @@ class Overview:
             found = torch.empty(int(answer[1]) if failed else length, dtype=torch.uint8 if failed else dtype)
             self.links.receive(found, home, PART)
         if failed:
-            raise TrialError(f"shard {shard} on rank {home}: {_bytes(found).decode()}")
+            raise TrialError(f"shard {shard} on rank {home}: {found.numpy().tobytes().decode()}")
         return found
 
 

@@ -50,11 +50,6 @@ class Links:
             self._inner = dist.ProcessGroupGloo(PrefixStore("links", store), rank, ranks,
                                                 timedelta(seconds=timeout_seconds))
 
-    @property
-    def shared(self) -> bool:
-        """There are other ranks."""
-        return self._inner is not None
-
     def send(self, tensor: torch.Tensor, peer: int, tag: int) -> int:
         """Send a tensor and wait until its memory may be used again; return the bytes on the wire (0 inside a process).
 
@@ -148,14 +143,10 @@ LEAVE, FIRST, GRADIENT, RATED, FAIL = range(5)
 
 
 class Service:
-    """Serves a shard to all workers until each has left.
+    """Serves a shard to all workers until each has left."""
 
-    Args:
-        may_lose: the run goes on without a worker that has gone.
-    """
-
-    def __init__(self, shard: Shard, links: Links, counts: Counts, may_lose: bool) -> None:
-        self.shard, self.links, self.counts, self.may_lose = shard, links, counts, may_lose
+    def __init__(self, shard: Shard, links: Links, counts: Counts) -> None:
+        self.shard, self.links, self.counts = shard, links, counts
         self.threads = [threading.Thread(target=self._serve, args=(worker,), name=f"repro-shard-{worker}", daemon=True)
                         for worker in range(shard.rules.workers)]
 
@@ -180,7 +171,7 @@ class Service:
                 pass
             self.shard.leave(worker)
         except LinkLost:
-            self.shard.lose(worker, self.may_lose)
+            self.shard.lose(worker)
         except BaseException as error:
             self.shard.fail(error)  # read by the threads that wait for the shard, and by `join`
 

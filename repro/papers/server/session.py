@@ -19,7 +19,7 @@ from repro.core.errors import TrialError
 from repro.engines.plain.loop import LoopSession
 from repro.engines.plain.state import Buffers, RandomStates, class_of, options_of
 from repro.papers.server.overview import Attendant, Overview, naming_shard
-from repro.papers.server.rules import Rules, Update
+from repro.papers.server.rules import Rules
 from repro.papers.server.service import (
     FAIL,
     FIRST,
@@ -48,43 +48,32 @@ def serve_apart(
     named = [(name, parameter) for name, parameter in parts.model.named_parameters() if parameter.requires_grad]
     division = divide([parameter.numel() for _, parameter in named], len(homes))
     shard = Shard([named[index] for index in division[number]], rules, job.optimizer, divide_by_staleness)
-    store = _store(job, len(homes))
-    links, counts = Links(job.rank, job.world + len(homes), job.timeout_seconds, store), Counts()
-    service = Service(shard, links, counts, may_lose=rules.may_lose)
+    ranks = job.world + len(homes)
+    found, _, _ = next(rendezvous("env://", job.rank, ranks, timeout=timedelta(seconds=job.timeout_seconds)))
+    store = own_part(found)
+    links = Links(job.rank, ranks, job.timeout_seconds, store)
+    service = Service(shard, links, Counts())
     if work_of is not None:
         shard.begin(work_of(rules.group * job.micro_batch * job.accumulation), deals=number == 0)
     service.start()
-    attendant = Attendant(service, links, apart=True)
+    attendant = Attendant(service, apart=True)
     attendant.start()
-    state(store, number, shard)
+    if number == 0:  # stated for the workers, which step no optimizer
+        store.set("optimizer", json.dumps(_stepped(shard.optimizer)))
     attendant.end()
     service.join()
     links.close()
 
 
-def state(store: Any, number: int, shard: Shard) -> None:
-    """State the optimizer of a shard for the workers, which step none."""
-    store.set(f"shard{number}", json.dumps({"optimizer": class_of(shard.optimizer),
-                                            "optimizer_options": options_of(shard.optimizer)}))
-
-
-def stated(store: Any, number: int) -> dict[str, str]:
-    """Return what `state` stated, and wait for it."""
-    found: dict[str, str] = json.loads(store.get(f"shard{number}"))
-    return found
-
-
-def _store(job: Job, servers: int) -> Any:
-    store, _, _ = next(rendezvous("env://", job.rank, job.world + servers,
-                                  timeout=timedelta(seconds=job.timeout_seconds)))
-    return own_part(store)
+def _stepped(optimizer: Any) -> dict[str, str]:
+    return {"optimizer": class_of(optimizer), "optimizer_options": options_of(optimizer)}
 
 
 class ServerSession(LoopSession):
     """Computes gradients, pushes them to every shard, pulls the weights.
 
     In lock step `update` does all of this, and the ordinary loop trains; else the loop for asynchronous engines calls
-    `exchange`: its workers go on without waiting for one another, and its `work` and `snapshot` run in two threads.
+    `exchange`: its workers go on without waiting for one another, and it and `snapshot` run in two threads.
 
     Args:
         homes: rank of each shard: a worker's, or behind those of the workers.
@@ -103,17 +92,16 @@ class ServerSession(LoopSession):
         self.servers = sum(home >= job.world for home in homes)
         """Processes that hold a shard and train nothing."""
         ranks = job.world + self.servers
-        self.store = own_part(dist.distributed_c10d._get_default_store()) if ranks > 1 else None
+        self.store: Any = own_part(dist.distributed_c10d._get_default_store()) if ranks > 1 else None
         self.links = Links(job.rank, ranks, job.timeout_seconds, self.store)
-        self.overview = Overview(self.links, homes, [sum(named[index][1].numel() for index in numbers)
-                                                     for numbers in self.division])
+        self.overview = Overview(self.links, homes)
         self.service: Service | None = None
         self.attendant: Attendant | None = None
         if job.rank in homes:
             shard = Shard([named[index] for index in self.division[homes.index(job.rank)]], rules, job.optimizer,
                           divide_by_staleness)
-            self.service = Service(shard, self.links, self.counts, may_lose=rules.may_lose)
-            self.attendant = Attendant(self.service, self.links)
+            self.service = Service(shard, self.links, self.counts)
+            self.attendant = Attendant(self.service)
             self.optimizer = shard.optimizer
             self.attendant.start()
             if rules.lockstep:
@@ -121,7 +109,6 @@ class ServerSession(LoopSession):
         self._versions = [0] * shards
         self._loss = 0.0
         self._computed = self._waited = 0.0
-        self._since = 0.0
         self._left = False
         self._live: list[int] | None = None
         """Ranks that are left after an asynchronous run; None: all."""
@@ -130,19 +117,23 @@ class ServerSession(LoopSession):
     # ---- one update
 
     def backward(self, batches: Sequence[Batch]) -> torch.Tensor:
-        self._since = time.perf_counter()
+        since = time.perf_counter()
         loss = super().backward(batches)
         self._loss = float(loss)
-        self._computed += time.perf_counter() - self._since
+        self._computed += time.perf_counter() - since
         return loss
 
     def update(self, rate: float) -> None:
         """Push the gradients with the rate that they are applied with, and pull the weights."""
-        self._push(RATED, bits(rate))
-        self._pull()
-        self.clear_gradients()
+        self._exchange(RATED, bits(rate))
 
-    def _push(self, kind: int, rate: int = 0) -> None:
+    def _exchange(self, kind: int, rate: int = 0) -> int:
+        self._push(kind, rate)
+        ticket = self._pull()
+        self.clear_gradients()
+        return ticket
+
+    def _push(self, kind: int, rate: int) -> None:
         since = time.perf_counter()
         for shard, numbers in enumerate(self.division):
             pieces = [self.parameters[index] for index in numbers]
@@ -202,16 +193,9 @@ class ServerSession(LoopSession):
             self.links.receive(message, self.homes[0], REPLY)
         return int(message[0])
 
-    def place(self, ticket: int) -> tuple[int, int]:
-        """Return (step, rank) of this worker's micro-batches of a ticket in the seeded order."""
-        return self.rules.place(ticket, self.job.rank)
-
-    def exchange(self, ticket: int, loss: Any) -> int:
+    def exchange(self) -> int:
         """Push the gradients of the last `backward`, pull the weights; return the next ticket, negative: the end."""
-        self._push(GRADIENT)
-        found = self._pull()
-        self.clear_gradients()
-        return found
+        return self._exchange(GRADIENT)
 
     def leave(self) -> None:
         """Tell every shard that this worker has ended."""
@@ -222,29 +206,18 @@ class ServerSession(LoopSession):
             with naming_shard(shard):
                 self.links.send(header(LEAVE), self.homes[shard], PUSH)
 
-    def updates(self, first: int, stop: int) -> Sequence[Update]:
-        """Wait until the first shard has applied `stop` updates; return those from `first` on (rank 0)."""
-        return self.overview.updates(first, stop)
-
     def snapshot(self, version: int) -> dict[str, np.ndarray]:
         """Return the servers' weights after `version` updates, by name, float32 (rank 0); blocks no worker."""
-        return self._by_name(self.overview.copies(version))
-
-    def _by_name(self, parts: Sequence[torch.Tensor]) -> dict[str, np.ndarray]:
         named = self.trained()
         found: dict[int, np.ndarray] = {}
-        for flat, numbers in zip(parts, self.division, strict=True):
+        for flat, numbers in zip(self.overview.copies(version), self.division, strict=True):
             pieces = torch.split(flat, [named[index][1].numel() for index in numbers])
             found |= {index: piece.view(named[index][1].shape).numpy()
                       for index, piece in zip(numbers, pieces, strict=True)}
         return {name: found[index] for index, (name, _) in enumerate(named)}
 
-    def end(self) -> None:
-        """Deal no further work (rank 0)."""
-        self.overview.stop()
-
-    def fail(self, error: BaseException) -> None:
-        """End the run with an error of rank 0's worker: `updates` and `snapshot` fail.
+    def fail(self) -> None:
+        """End the run because rank 0's worker failed: `Overview.updates` and `snapshot` fail.
 
         The message takes the place of this worker's next push, for which the first shard may be waiting.
         """
@@ -257,23 +230,20 @@ class ServerSession(LoopSession):
             self.service.join()
         if self.rules.lockstep or self.alone:
             return
+        store = PrefixStore("end", self.store)
         if self.job.rank == 0:
             # Its answer comes after the last worker has left: no further one can go.
             lost = self.overview.reports()[0]["lost"]
-            self._store().set("live", json.dumps([rank for rank in range(self.job.world) if rank not in lost]))
-        self._live = json.loads(self._store().get("live"))
+            store.set("live", json.dumps([rank for rank in range(self.job.world) if rank not in lost]))
+        self._live = json.loads(store.get("live"))
 
     # ---- ranks: after the run without those that have gone, over which no collective can be run
-
-    def _store(self) -> Any:
-        assert self.store is not None, "there are other ranks"
-        return PrefixStore("end", self.store)
 
     def gather(self, value: Any) -> list[Any]:
         if self._live is None:
             return super().gather(value)
         self._gathered += 1
-        store, place = self._store(), self._gathered
+        store, place = PrefixStore("end", self.store), self._gathered
         store.set(f"{place}/{self.job.rank}", json.dumps(value))
         return [json.loads(store.get(f"{place}/{rank}")) for rank in self._live]
 
@@ -318,7 +288,7 @@ class ServerSession(LoopSession):
         }
 
     def traffic(self) -> dict[str, Any]:
-        return self.counts.take() if self.links.shared else {}
+        return self.counts.take() if self.store is not None else {}
 
     def gradients(self) -> dict[str, np.ndarray]:
         found = super().gradients()
@@ -331,9 +301,7 @@ class ServerSession(LoopSession):
         return found
 
     def effective(self) -> dict[str, str]:
-        stepped = {"optimizer": class_of(self.optimizer), "optimizer_options": options_of(self.optimizer)}
-        if self.servers:
-            stepped = stated(self.store, 0)
+        stepped = json.loads(self.store.get("optimizer")) if self.servers else _stepped(self.optimizer)
         return {
             **super().effective(), "comm_dtype": "float32", **stepped, "server_mode": self.rules.mode,
             "server_shards": str(len(self.division)), "server_group": str(self.rules.group),

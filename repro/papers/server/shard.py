@@ -11,8 +11,6 @@ import torch
 from repro.papers.server.rules import DONE, Clocks, Dealer, Rules, Update
 from repro.seams.training import Optimizer, ServerWork
 
-Named = Sequence[tuple[str, torch.Tensor]]
-
 
 def divide(sizes: Sequence[int], shards: int) -> list[list[int]]:
     """Return the tensors of each shard, by number: the largest first, each to the shard with the fewest elements.
@@ -48,7 +46,9 @@ class Lost(Exception):
 class Shard:
     """Weights in one flat tensor, stepped by the trial's optimizer; threads of several workers use it."""
 
-    def __init__(self, named: Named, rules: Rules, optimizer: Optimizer, divide_by_staleness: bool) -> None:
+    def __init__(
+        self, named: Sequence[tuple[str, torch.Tensor]], rules: Rules, optimizer: Optimizer, divide_by_staleness: bool
+    ) -> None:
         self.rules, self.divides = rules, divide_by_staleness
         self.flat = torch.cat([tensor.detach().to("cpu", torch.float32).reshape(-1) for _, tensor in named])
         self.named: list[tuple[str, torch.nn.Parameter]] = []
@@ -198,11 +198,11 @@ class Shard:
             self.clocks.leave(worker)
             self.changed.notify_all()
 
-    def lose(self, worker: int, allowed: bool) -> None:
+    def lose(self, worker: int) -> None:
         """Go on without a worker, or fail."""
         with self.changed:
             self.lost.append(worker)
-            if not allowed:
+            if not self.rules.may_lose:
                 self.failure = self.failure or Lost(f"worker {worker} has gone, without which mode {self.rules.mode} "
                                                     "cannot go on")
             elif self.dealer is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
 import torch
@@ -54,32 +55,25 @@ class Line:
         return partial
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """The groups of one rank: along a row (its columns), along a column (its rows), through the layers."""
-
-    row: Line
-    column: Line
-    layer: Line
+Lines = tuple[Line, Line, Line]
+"""The groups of one rank: along a row (its columns), along a column (its rows), through the layers."""
 
 
 def make_lines(grid: Grid, rank: int) -> Lines:
     """Return the groups of one rank; all ranks make all groups, in one order."""
     own = grid.place(rank)
     sides = (grid.rows, grid.columns, grid.depth)
-    lines = []
+    lines = list[Line]()
     for axis in (1, 0, 2):
-        others = [side for place, side in enumerate(sides) if place != axis]
         found = Line(None, 1, 0)
-        for first in range(others[0]):
-            for second in range(others[1]):
-                fixed = [first, second]
-                ranks = [grid.rank(*(*fixed[:axis], along, *fixed[axis:])) for along in range(sides[axis])]
-                group = dist.new_group(ranks) if sides[axis] > 1 else None
-                if rank in ranks and group is not None:
-                    found = Line(group, sides[axis], own[axis])
+        for fixed in product(*(range(side) for place, side in enumerate(sides) if place != axis)):
+            ranks = [grid.rank(*(*fixed[:axis], along, *fixed[axis:])) for along in range(sides[axis])]
+            group = dist.new_group(ranks) if sides[axis] > 1 else None
+            if rank in ranks and group is not None:
+                found = Line(group, sides[axis], own[axis])
         lines.append(found)
-    return Lines(*lines)
+    row, column, layer = lines
+    return row, column, layer
 
 
 class Cube(torch.autograd.Function):
@@ -174,8 +168,7 @@ class Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, a: torch.Tensor, line: Line) -> torch.Tensor:
         ctx.save_for_backward(x, a)
-        y: torch.Tensor = line.sum(x @ a)
-        return y
+        return line.sum(x @ a)
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
@@ -215,24 +208,20 @@ class Shape:
         return first, Size(self.rows, inner, self.hidden, second=True)
 
 
-def attend(both: torch.Tensor, sequence: int, head_columns: int) -> torch.Tensor:
-    """Return the self-attention of whole sequences and whole heads [tokens, heads x head_columns].
+def _between(shape: Shape, first: torch.Tensor) -> torch.Tensor:
+    """Return the input of the second product.
 
     Args:
-        both: query, key and value of one head after the other [tokens, heads x 3 x head_columns].
+        first: of an attention block query, key and value of one head after the other, for whole sequences and heads
+            [tokens, heads x 3 x columns of a head].
     """
-    tokens = both.shape[0]
-    parts = both.view(tokens // sequence, sequence, -1, 3, head_columns).permute(3, 0, 2, 1, 4)
-    query, key, value = parts.unbind(0)
+    if shape.layer != "attention":
+        return functional.gelu(first)
+    tokens = first.shape[0]
+    parts = first.view(tokens // shape.sequence, shape.sequence, -1, 3, shape.hidden // shape.heads)
+    query, key, value = parts.permute(3, 0, 2, 1, 4).unbind(0)
     found = functional.scaled_dot_product_attention(query, key, value)
     return found.transpose(1, 2).reshape(tokens, -1)
-
-
-def _between(shape: Shape, first: torch.Tensor) -> torch.Tensor:
-    """Return the input of the second product."""
-    if shape.layer == "attention":
-        return attend(first, shape.sequence, shape.hidden // shape.heads)
-    return functional.gelu(first)
 
 
 def dense(shape: Shape, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -252,9 +241,9 @@ def parallel(
 
 
 def _product(dimension: Dimension, lines: Lines, x: torch.Tensor, a: torch.Tensor, second: bool) -> torch.Tensor:
-    row, column, layer = lines.row, lines.column, lines.layer
+    row, column, layer = lines
     kind: Any = Square
-    along: Any = (row, column, layer)
+    along: Any = lines
     if dimension == "1d":
         kind, along = Rows if second else Columns, row
     elif dimension == "3d":

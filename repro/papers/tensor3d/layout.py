@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 Dimension = Literal["1d", "2d", "2.5d", "3d"]
 
@@ -68,9 +68,6 @@ def _find(dimension: Dimension, processes: int) -> Grid | None:
     return None
 
 
-Array = TypeVar("Array")
-
-
 @dataclass(frozen=True, slots=True)
 class Share:
     """One of `row_parts` x `column_parts` equal blocks of a matrix."""
@@ -120,13 +117,3 @@ def shares(dimension: Dimension, grid: Grid, rank: int, second: bool = False) ->
     q, depth = grid.rows, grid.depth
     x = Share(i * depth + layer, q * depth, j, q)
     return Shares(x, Share(i, q, j, q), x)
-
-
-def row_parts(dimension: Dimension, grid: Grid) -> int:
-    """Return into how many parts the rows of activations are cut."""
-    return shares(dimension, grid, 0).x.row_parts
-
-
-def column_parts(dimension: Dimension, grid: Grid) -> int:
-    """Return into how many parts the columns between the two products of a block are cut."""
-    return shares(dimension, grid, 0).y.column_parts

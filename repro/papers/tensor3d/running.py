@@ -56,11 +56,13 @@ class Running(Measuring):
         return whole[rows, columns].to(self.post.device, self.dtype, copy=True).contiguous()
 
     def operate(self) -> None:
-        self.x.grad = None
-        for weight in self.weights:
-            weight.grad = None
+        self._clear_gradients()
         self.y = parallel(self.shape, self.dimension, self.lines, self.x, self.weights)
         torch.autograd.backward((self.y,), (self.dy,))
+
+    def _clear_gradients(self) -> None:
+        for tensor in (self.x, *self.weights):
+            tensor.grad = None
 
     # ---- what was found
 
@@ -75,7 +77,7 @@ class Running(Measuring):
             **self.modelled,
         }
         checks.append(Check("stored bytes against the formula", abs(stored - figures["stored_formula"])))
-        if counted.sent_bytes is not None and self._is_ring():
+        if counted.sent_bytes is not None and (ran := self.post.comm.ran()) is not None and ran.algorithm == "ring":
             sent = counted.sent_bytes / counted.operations
             checks.append(Check("sent bytes against the formula", abs(sent - figures["sent_formula"])))
         if self.shape.layer != "attention":  # what attention needs inside is torch's own affair
@@ -85,10 +87,6 @@ class Running(Measuring):
                                                            formula.GPU_BLOCK if on_gpu(self.post.device) else 1)}
             checks.append(Check("peak bytes against the formula", abs(peak - figures["peak_formula"])))
         return Findings(tuple(checks), figures)
-
-    def _is_ring(self) -> bool:
-        ran = self.post.comm.ran()
-        return ran is not None and ran.algorithm == "ring"
 
     def _answers(self) -> list[Check]:
         """Compare output and gradients of the last operation with those of the dense layer in float64."""
@@ -109,9 +107,7 @@ class Running(Measuring):
     def _peak_bytes(self) -> int:
         """Return the most bytes of tensors in one further operation, not timed; those in the process group excluded."""
         self.y = None
-        self.x.grad = None
-        for weight in self.weights:
-            weight.grad = None
+        self._clear_gradients()
         tracker = MemTracker()
         with tracker:
             tracker.track_external(self.x, *self.weights, self.dy)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from repro.papers.tensor3d import formula
-from repro.papers.tensor3d.layout import Dimension, Grid, column_parts, grid_of, row_parts, why_no_grid
+from repro.papers.tensor3d.layout import Dimension, Grid, grid_of, shares, why_no_grid
 from repro.seams.measurement import FigureKind, Measurement, Measuring, Post
 from repro.seams.plugin import Setting
 
@@ -61,7 +61,8 @@ class TensorLayer(Measurement):
 
     def _indivisible(self, grid: Grid) -> str:
         """Return which size the grid cannot cut into equal parts; "" if it can cut all."""
-        rows, columns = row_parts(self.dimension, grid), column_parts(self.dimension, grid)
+        own = shares(self.dimension, grid, 0)
+        rows, columns = own.x.row_parts, own.y.column_parts  # of activations, and of what is between the two products
         # A of the 3-D scheme is cut once more, by rows.
         inner = rows if self.dimension == "3d" else columns
         wanted = [("batch", self.batch, rows), ("hidden", self.hidden, inner)]

@@ -73,16 +73,6 @@ def plan_layers(shapes: Sequence[Shape], world: int, comm: Comm, force: bool = F
     return [layer_cost(shape, world, comm, force) for shape in shapes]
 
 
-def shapes_of(layers: Sequence[LayerShape], samples: int) -> list[Shape]:
-    """Return the layers that a workload states as the planner sees them, float32.
-
-    Args:
-        samples: of one worker in one step.
-    """
-    return [Shape(str(number), layer.outputs, layer.inputs - layer.bias, not layer.kernel, samples * layer.positions)
-            for number, layer in enumerate(layers)]
-
-
 def in_words(table: Sequence[LayerCost]) -> str:
     """Return a cost table as one line; equal layers are counted."""
     counts = Counter(line.model_copy(update={"name": ""}) for line in table)
@@ -123,6 +113,8 @@ def remark(engine: Ddp, layers: Sequence[LayerShape] | None, samples: int, proce
     if layers is None:
         return ("the workload does not state its layers, so the cost table of sufficient_factors is made at the "
                 "start of each trial; it stands in the log, in the result and on the page")
-    table = plan_layers(shapes_of(layers, samples), processes, comm, engine.sufficient_factors == "all")
+    shapes = [Shape(str(number), layer.outputs, layer.inputs - layer.bias, not layer.kernel, samples * layer.positions)
+              for number, layer in enumerate(layers)]
+    table = plan_layers(shapes, processes, comm, engine.sufficient_factors == "all")
     return (f"gradients by layer (modelled, in float32), batch {samples} a process, {processes} processes: "
             f"{in_words(table)}")

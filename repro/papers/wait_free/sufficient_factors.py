@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -102,8 +103,8 @@ class SufficientFactors:
     def __init__(self, model: nn.Module, job: Job, force: bool, run: Callable[[], None]) -> None:
         self.world, self.local = job.world, False
         self.table = plan_layers(find_shapes(model, run, job.accumulation), job.world, job.comm, force)
-        self.layers = [FactorLayer(name, _linear(model.get_submodule(name.rpartition(".")[0])), self)
-                       for name in (line.name for line in self.table if line.factors)]
+        self.layers = [FactorLayer(line.name, cast(nn.Linear, model.get_submodule(line.name.rpartition(".")[0])), self)
+                       for line in self.table if line.factors]
         for layer in self.layers:
             # DDP copies rank 0's weights to all ranks, but not those that it is told to ignore.
             dist.broadcast(layer.module.weight.detach(), src=0)
@@ -128,11 +129,6 @@ class SufficientFactors:
             layer.finish()
 
 
-def _linear(module: nn.Module) -> nn.Linear:
-    assert isinstance(module, nn.Linear)
-    return module
-
-
 def find_shapes(model: nn.Module, run: Callable[[], None], accumulation: int) -> list[Shape]:
     """Return the linear and convolutional layers with a trained weight, and the rows that they see in a step.
 
@@ -146,14 +142,12 @@ def find_shapes(model: nn.Module, run: Callable[[], None], accumulation: int) ->
     uses = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
     found: dict[str, Shape] = {}
 
-    def look(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: Any, outputs: torch.Tensor) -> None:
-            shape = found[name]
-            linear = type(module) is nn.Linear and uses[id(module.weight)] == 1
-            found[name] = replace(
-                shape, linear=linear, rows=shape.rows + accumulation * (outputs.numel() // shape.outputs),
-                factor_itemsize=outputs.element_size())
-        return hook
+    def look(name: str, module: nn.Module, inputs: Any, outputs: torch.Tensor) -> None:
+        shape = found[name]
+        linear = type(module) is nn.Linear and uses[id(module.weight)] == 1
+        found[name] = replace(
+            shape, linear=linear, rows=shape.rows + accumulation * (outputs.numel() // shape.outputs),
+            factor_itemsize=outputs.element_size())
 
     with ExitStack() as hooks:
         for path, module in model.named_modules():
@@ -161,7 +155,7 @@ def find_shapes(model: nn.Module, run: Callable[[], None], accumulation: int) ->
                 name, outputs = f"{path}.weight" if path else "weight", len(module.weight)
                 found[name] = Shape(name, outputs, module.weight.numel() // outputs, linear=False,
                                     itemsize=module.weight.element_size())
-                hooks.callback(module.register_forward_hook(look(name)).remove)
+                hooks.callback(module.register_forward_hook(partial(look, name)).remove)
         run()
     return [*found.values()]
 

@@ -22,7 +22,7 @@ from repro.published.speedrun.claims import different_machines
 from repro.published.store import Published
 from repro.record.result.results import Result
 from repro.stats.interval import from_log
-from repro.suite.metrics import DEFAULT, METRICS
+from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
 
 KEYS = ("round", "benchmark", "org", "system", *(name for name in FACTORS if name not in (
@@ -47,11 +47,6 @@ class Entry:
     def factor(self, name: str) -> str | None:
         """Return the value of a factor; None: unknown."""
         return self.cell.factors.get(name)
-
-    @property
-    def where(self) -> tuple[str, str | None]:
-        """Benchmark and round: entries with the same values are comparable."""
-        return self.cell.factors["benchmark"], self.factor("round")
 
 
 def entries(imports: Sequence[tuple[str, Published]]) -> list[list[Entry]]:
@@ -115,13 +110,13 @@ def contrasts(
         return _same_systems(first, last)
     bases = matching(first, baseline, "--baseline") if baseline is not None else _only_base(first, candidate)
     ours = matching(last, candidate, "--candidate") if candidate is not None else list(last)
-    found = []
-    for item in ours:
-        mate = _mate(item, bases, anywhere=candidate is not None)
-        if mate is not None:
-            found.append((item, mate))
+    found = [(item, mate) for item in ours
+             if (mate := _mate(item, bases, anywhere=candidate is not None)) is not None]
     if not found:
-        raise UsageError(_nothing(bases, ours))
+        asked, there = (", ".join(sorted({item.cell.factors["benchmark"] for item in cells})[:SHOWN])
+                        for cells in (bases, ours))
+        raise UsageError(f"nothing to compare: the baseline is of {asked}, the candidates of {there}; only results of "
+                         "one benchmark and round can be compared")
     return found
 
 
@@ -153,20 +148,13 @@ def _mate(item: Entry, bases: Sequence[Entry], anywhere: bool) -> Entry | None:
     """Return the baseline of one candidate: in its own round, else in another round if it was named."""
     others = [base for base in bases if base.cell.factors["benchmark"] == item.cell.factors["benchmark"]
               and (base.cell.cell_id, base.folder) != (item.cell.cell_id, item.folder)]
-    mates = [base for base in others if base.where == item.where] or (
+    mates = [base for base in others if base.factor("round") == item.factor("round")] or (
         # two imports are compared even if their rounds differ
         others if anywhere or any(base.folder != item.folder for base in others) else [])
     if len(mates) > 1:
         raise UsageError(f"--baseline matches {len(mates)} cells of {item.cell.factors['benchmark']}: "
                          f"{_listed(mates)}; select one")
     return mates[0] if mates else None
-
-
-def _nothing(bases: Sequence[Entry], ours: Sequence[Entry]) -> str:
-    benchmarks = sorted({item.cell.factors["benchmark"] for item in bases})
-    theirs = sorted({item.cell.factors["benchmark"] for item in ours})
-    return (f"nothing to compare: the baseline is of {', '.join(benchmarks[:SHOWN])}, the candidates of "
-            f"{', '.join(theirs[:SHOWN])}; only results of one benchmark and round can be compared")
 
 
 def _written(item: Entry) -> str:
@@ -207,7 +195,7 @@ class PublishedContrast(Frozen):
     """Factor -> (candidate's, baseline's) if they differ; None: unknown."""
 
 
-def contrast_all(found: Sequence[tuple[Entry, Entry]], metric: Metric = DEFAULT) -> list[PublishedContrast]:
+def contrast_all(found: Sequence[tuple[Entry, Entry]], metric: Metric) -> list[PublishedContrast]:
     """Compare every (candidate, baseline) pair, corrected by Holm over all of them."""
     evidence = [_examined(candidate, baseline, metric) for candidate, baseline in found]
     return [_contrast(candidate, baseline, comparison)
@@ -216,23 +204,19 @@ def contrast_all(found: Sequence[tuple[Entry, Entry]], metric: Metric = DEFAULT)
 
 def _examined(candidate: Entry, baseline: Entry, metric: Metric) -> Evidence:
     ours, theirs = _results(candidate, metric), _results(baseline, metric)
-    refusals = (*incomparable(candidate, baseline), *_rounds(candidate, baseline), *unscored(candidate, baseline),
-                *_lost(candidate, baseline), *_elsewhere(candidate, baseline))
+    unlike = incomparable(candidate, baseline)
+    refusals = (*unlike, *_rounds(candidate, baseline), *unscored(candidate, baseline), *_lost(candidate, baseline),
+                *_elsewhere(candidate, baseline))
     if metric == "samples":
         refusals += (GRID,)
     elif not refusals:
         refusals = _disagreement(candidate, baseline, ours, theirs)
     asked = ComparisonRequest(metric=metric, paired=False, refusals=refusals, withhold=False,
-                  cautions=_cautions(candidate, baseline, metric))
-    if incomparable(candidate, baseline):  # no ratio: it would be mistaken for a comparison
+                              cautions=_cautions(candidate, baseline, metric))
+    if unlike:  # no ratio: it would be mistaken for a comparison
         ours, theirs = [], []
-    found = examine(_named(candidate), _named(baseline), ours, theirs, asked)
-    return _refused(found, refusals)
-
-
-def _refused(found: Evidence, refusals: Sequence[str]) -> Evidence:
-    """Put the reasons of the rules before all others. No equivalence: no margin was declared before the results."""
-    found = replace(found, equivalence=None)
+    # No equivalence: no margin was declared before the results. The reasons of the rules come before all others.
+    found = replace(examine(_named(candidate), _named(baseline), ours, theirs, asked), equivalence=None)
     return replace(found, refusal="; ".join(refusals), advice=None, missed=None) if refusals else found
 
 
@@ -257,8 +241,7 @@ def incomparable(candidate: Entry, baseline: Entry) -> tuple[str, ...]:
         found.append(f"{candidate.program} and {baseline.program} use different clocks and targets")
     if candidate.program == "mlperf":
         found += _divisions(candidate, baseline)
-    targets = _targets(candidate, baseline)
-    return (*found, *([targets] if targets else []))
+    return (*found, *_targets(candidate, baseline))
 
 
 def _rounds(candidate: Entry, baseline: Entry) -> tuple[str, ...]:
@@ -289,13 +272,11 @@ def _factor(item: Entry, name: str) -> str:
     return item.factor(name) or "unknown"
 
 
-def _targets(candidate: Entry, baseline: Entry) -> str:
+def _targets(candidate: Entry, baseline: Entry) -> list[str]:
     ours, theirs = ({tuple(sorted(run.target.items())) for run in item.results} for item in (candidate, baseline))
-    if not ours or not theirs:
-        return ""
-    if ours != theirs or len(ours) > 1:
-        return f"targets differ ({_target_text(ours)} against {_target_text(theirs)}), so the times do not compare"
-    return ""
+    if not ours or not theirs or (ours == theirs and len(ours) == 1):
+        return []
+    return [f"targets differ ({_target_text(ours)} against {_target_text(theirs)}), so the times do not compare"]
 
 
 def _target_text(targets: set[tuple[tuple[str, float], ...]]) -> str:

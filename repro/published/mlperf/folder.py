@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from repro.published.cells import CellKey, make_cell, result_id
 from repro.published.mlperf import rules
 from repro.published.mlperf.log import MlperfLog
-from repro.published.mlperf.rules import FILE_NAME, Version, read_references
+from repro.published.mlperf.rules import Version, read_references
 from repro.published.mlperf.run import AGREE, STRUCTURE, LogFacts, judge_run, read_facts, why_not_compliant
 from repro.published.mlperf.system_description import MAX_BYTES, read_system
 from repro.published.record import (
@@ -30,6 +30,7 @@ from repro.published.record import (
 from repro.published.untrusted.files import DamagedInput, Found, number, parse, plain, read_small, walk
 
 LOG_NAME = re.compile(r"result_(.*)\.txt", re.DOTALL)
+REFERENCE_NAME = re.compile(r"rcps_(.{1,100})\.json", re.DOTALL)
 ROUND_NAME = re.compile(r"(?:(training|hpc)_)?(?:results_)?v?(\d{1,2})\.(\d{1,2})(?:\.\d+)?")
 MAX_HELD = 192 << 20
 """Approximate bytes of results in one import; writing needs as much again, and the limit is a gigabyte."""
@@ -81,6 +82,10 @@ def _round(above: Sequence[str]) -> tuple[str, Version | None]:
     return "training", None
 
 
+def _round_name(usage: str, version: Version | None) -> str:
+    return f"{usage}_v{version[0]}.{version[1]}" if version else UNKNOWN
+
+
 def _name(text: str) -> str:
     return plain(text) or UNKNOWN
 
@@ -116,7 +121,7 @@ class _Reader:
         """Factor by path of the log folder in the import."""
         self._keys: dict[str, CellKey] = {}
         """Cell by log folder."""
-        self._taken: dict[CellKey, str] = {}
+        self._taken: set[CellKey] = set()
         self._results: list[PublishedResult] = []
         self._refused: list[Refused] = []
         self._lost: list[tuple[Found, str]] = []
@@ -133,11 +138,10 @@ class _Reader:
                 self._scaling[_folder(found)] = _scaling_factor(read_small(found.path, MAX_BYTES))
             elif found.parts[-1].endswith(".json") and found.parts[-2:-1] == ("systems",):
                 self._system(found)
-            elif FILE_NAME.fullmatch(found.parts[-1]):
+            elif points := REFERENCE_NAME.fullmatch(found.parts[-1]):
                 usage, version = _round(found.parts[:-1])
-                name = f"{usage}_v{version[0]}.{version[1]}" if version else UNKNOWN
-                self._references += read_references(read_small(found.path, MAX_BYTES), found.parts[-1], name, version,
-                                                    found.source)
+                self._references += read_references(read_small(found.path, MAX_BYTES), _benchmark(points[1]),
+                                                    _round_name(usage, version), version, found.source)
             else:
                 raise DamagedInput(OTHERS)
         except DamagedInput as reason:
@@ -175,17 +179,16 @@ class _Reader:
         breach = why_not_compliant(facts, place.usage, version, log.per_second)
         run = judge_run(facts, log.per_second, qualities, unit, train_samples, breach)
         org = place.org or _word(facts, "submission_org") or UNKNOWN
-        round_name = f"{place.usage}_v{version[0]}.{version[1]}" if version else UNKNOWN
-        key = self._key(found, CellKey(round_name, org, place.system, place.benchmark))
+        key = self._key(found, CellKey(_round_name(place.usage, version), org, place.system, place.benchmark))
         notes += _disagreements(facts, log, place, org)
         if system is None:
             notes.append("no readable system description")
-        if log.lines.doubled:
-            notes.append(f"{log.lines.doubled} lines have several events; the last of each was read, as MLCommons does")
+        if log.doubled:
+            notes.append(f"{log.doubled} lines have several events; the last of each was read, as MLCommons does")
         return PublishedResult(
             program="mlperf", result_id=result_id(key.cell_id, found.source), cell_id=key.cell_id, repeat=0,
             round=key.round, org=key.org, system=key.system, benchmark=key.benchmark, division=division,
-            **_of_system(system, facts), **_of_log(facts), **run._asdict() | {"warnings": (*run.warnings, *notes)},
+            **_of_system(system, facts), **_of_log(facts), **run | {"warnings": (*run["warnings"], *notes)},
             train_samples=train_samples,
             target={quality.metric: quality.target for quality in qualities},
             direction={quality.metric: quality.direction for quality in qualities},
@@ -199,7 +202,7 @@ class _Reader:
         if folder not in self._keys:
             if key in self._taken:
                 key = key._replace(folder=folder)
-            self._taken[key] = folder
+            self._taken.add(key)
             self._keys[folder] = key
         return self._keys[folder]
 
@@ -222,9 +225,9 @@ class _Reader:
             place = LogPath.of(found.parts)
         except DamagedInput:  # weak scaling: a separate cell, never a run of the strong one
             place = LogPath.of((*found.parts[:-3], found.parts[-2], found.parts[-1]))
-            place = LogPath(place.usage, place.version, place.org, place.system, f"{place.benchmark} weak", place.home)
-        round_name = f"{place.usage}_v{place.version[0]}.{place.version[1]}" if place.version else UNKNOWN
-        return self._key(found, CellKey(round_name, place.org or UNKNOWN, place.system, place.benchmark))
+            place = replace(place, benchmark=f"{place.benchmark} weak")
+        return self._key(found, CellKey(_round_name(place.usage, place.version), place.org or UNKNOWN, place.system,
+                                        place.benchmark))
 
     def _cells(self, results: Sequence[PublishedResult], lost: dict[CellKey, int]) -> list[PublishedCell]:
         runs: dict[str, list[PublishedResult]] = {}
@@ -272,9 +275,9 @@ def _word(facts: LogFacts, key: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _whole(facts: LogFacts, key: str, largest: int = 1 << 62) -> int | None:
+def _whole(facts: LogFacts, key: str) -> int | None:
     value = number(facts.first.get(key))
-    return int(value) if value is not None and value.is_integer() and 0 <= value <= largest else None
+    return int(value) if value is not None and value.is_integer() and 0 <= value <= 1 << 62 else None
 
 
 def _train_samples(facts: LogFacts, benchmark: str) -> tuple[int | None, list[str]]:

@@ -28,41 +28,6 @@ MAX_FILE = 256 << 20
 """Bytes of one log; hosts of results repositories accept at most 100 MB per file."""
 
 
-class EventLines:
-    """Iterates over (line number, bytes from the token to the end of the line) of one log.
-
-    If a token occurs twice on a line, the last one counts, as in the reader of MLCommons; `doubled` counts such lines.
-    """
-
-    def __init__(self, path: Path, token: bytes) -> None:
-        self.path, self.token = path, token
-        self.doubled = 0
-        self.unended = False
-        """The last event line has no line end."""
-        self._digest = hashlib.sha256()
-
-    @property
-    def sha256(self) -> str:
-        """Hash of the whole file; complete after the iteration."""
-        return self._digest.hexdigest()
-
-    def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the event lines.
-
-        Raises:
-            DamagedInput: the file cannot be read, is too large, holds NUL bytes, or an event line is too long.
-        """
-        for line, text in read_lines(self.path, MAX_FILE, MAX_LINE + 1, self._digest):
-            last = text.rfind(self.token)
-            if last < 0:
-                continue
-            if len(text) > MAX_LINE:
-                raise DamagedInput(f"line {line}: an event line of more than {MAX_LINE >> 20} MiB")
-            self.unended = not text.endswith((b"\n", b"\r"))
-            self.doubled += text.find(self.token) < last
-            yield line, text[last:].rstrip(b"\r\n")
-
-
 Form = Literal["v0.5", "v0.6", "mllog"]
 TOKEN = b":::ML"
 MLLOG, V06, V05 = b":::MLLOG ", b":::MLL ", b":::MLPv"
@@ -97,16 +62,22 @@ class MlperfLog:
     """Iterates over the events of one log; the attributes are complete after the iteration."""
 
     def __init__(self, path: Path) -> None:
-        self.lines = EventLines(path, TOKEN)
+        self.path = path
+        self.doubled = 0
+        """Lines with several tokens, of which the last one counts, as in the reader of MLCommons."""
         self.form: Form | None = None
         self.version: str | None = None
         """Round in the token of the log (v0.5 only)."""
         self.benchmark: str | None = None
         """Benchmark in the lines of the log (v0.5 only)."""
+        self._unended = False
+        """The last event line has no line end."""
+        self._digest = hashlib.sha256()
 
     @property
     def sha256(self) -> str:
-        return self.lines.sha256
+        """Hash of the whole file."""
+        return self._digest.hexdigest()
 
     @property
     def per_second(self) -> float:
@@ -117,12 +88,28 @@ class MlperfLog:
         """Yield the events in the order of the file.
 
         Raises:
-            DamagedInput: as `EventLines`; an unreadable event line; two generations in one file.
+            DamagedInput: as `event_lines`; an unreadable event line; two generations in one file.
         """
-        for line, text in self.lines:
+        for line, text in self.event_lines():
             event = self._event(line, text.strip())
             if event is not None:
                 yield event
+
+    def event_lines(self) -> Iterator[tuple[int, bytes]]:
+        """Yield (line number, bytes from the token to the end of the line).
+
+        Raises:
+            DamagedInput: the file cannot be read, is too large, holds NUL bytes, or an event line is too long.
+        """
+        for line, text in read_lines(self.path, MAX_FILE, MAX_LINE + 1, self._digest):
+            last = text.rfind(TOKEN)
+            if last < 0:
+                continue
+            if len(text) > MAX_LINE:
+                raise DamagedInput(f"line {line}: an event line of more than {MAX_LINE >> 20} MiB")
+            self._unended = not text.endswith((b"\n", b"\r"))
+            self.doubled += text.find(TOKEN) < last
+            yield line, text[last:].rstrip(b"\r\n")
 
     def _event(self, line: int, text: bytes) -> LogEvent | None:
         for form, token, read in (("mllog", MLLOG, _mllog), ("v0.6", V06, _v06), ("v0.5", V05, self._v05)):
@@ -134,7 +121,7 @@ class MlperfLog:
             try:
                 return read(line, text)
             except DamagedInput as reason:
-                cut = " (the file ends inside this line)" if self.lines.unended else ""
+                cut = " (the file ends inside this line)" if self._unended else ""
                 raise DamagedInput(f"line {line}: {reason}{cut}") from None
         return None  # a message of a tool that mentions the token
 

@@ -9,8 +9,7 @@ compared: ResNet's targets of rounds v0.5 and v0.6 (from the written rules) and 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -49,8 +48,8 @@ class Quality:
         return low <= value <= high
 
 
-def _up(target: float, metric: str = "", bound: float = 1.0) -> Quality:
-    return Quality("higher", target, bound, metric)
+def _up(target: float, metric: str = "") -> Quality:
+    return Quality("higher", target, 1.0, metric)
 
 
 def _down(target: float, metric: str = "", bound: float = 0.0) -> Quality:
@@ -113,12 +112,7 @@ def epoch_unit(benchmark: str, version: Version | None) -> EpochUnit:
     return {"gpt3": "tokens", "minigo": "iterations"}.get(benchmark, "epochs")  # type: ignore[return-value]
 
 
-def dropped_each_side(benchmark: str) -> int:
-    """Return the number of runs dropped as fastest, and also as slowest."""
-    return 4 if benchmark == "unet3d" else 1
-
-
-def score(benchmark: str, times: Iterable[float | None], scaling_factor: float = 1.0) -> Score:
+def score(benchmark: str, times: Sequence[float | None], scaling_factor: float = 1.0) -> Score:
     """Compute `olympic_mean` by the drop rule of a benchmark, multiplied by the factor of the review.
 
     Fewer runs than required still give minutes, as in the summarizer of MLCommons, but the score is not valid.
@@ -126,44 +120,38 @@ def score(benchmark: str, times: Iterable[float | None], scaling_factor: float =
     Args:
         times: minutes from run_start to run_stop of every run; None: no time to target.
     """
-    logs = list(times)
-    each, required, failed = dropped_each_side(benchmark), RUNS.get(benchmark), sum(time is None for time in logs)
-    minutes, dropped = olympic_mean(logs, each, scaling_factor)
+    each = 4 if benchmark == "unet3d" else 1  # runs dropped as fastest, and also as slowest
+    required, failed = RUNS.get(benchmark), sum(time is None for time in times)
+    minutes, dropped = olympic_mean(times, each, scaling_factor)
     if failed > each:
-        reason = f"{failed} of {len(logs)} runs have no time to target; at most {each} allowed"
+        reason = f"{failed} of {len(times)} runs have no time to target; at most {each} allowed"
     elif minutes is None:
-        reason = f"no run is left of {len(logs)} without the fastest and the slowest"
+        reason = f"no run is left of {len(times)} without the fastest and the slowest"
     elif required is None:
         reason = f"the required number of runs of {benchmark} is unknown here"
-    elif len(logs) < required:
-        reason = f"{len(logs)} runs of {required} required"
+    elif len(times) < required:
+        reason = f"{len(times)} runs of {required} required"
     else:
         reason = ""
     return Score(
-        minutes=minutes, valid=not reason, reason=reason, runs=len(logs), required=required, failed=failed,
+        minutes=minutes, valid=not reason, reason=reason, runs=len(times), required=required, failed=failed,
         dropped=tuple(time for time in dropped if time is not None), scaling_factor=scaling_factor,
     )
 
 
-FILE_NAME = re.compile(r"rcps_(.{1,100})\.json", re.DOTALL)
 MAX_POINTS, MAX_RUNS = 500, 1000
 
 
-def read_references(content: bytes, name: str, round_name: str, version: Version | None, source: str
+def read_references(content: bytes, benchmark: str, round_name: str, version: Version | None, source: str
                     ) -> list[PublishedReference]:
     """Read the points of one file, smallest batch first.
-
-    Args:
-        name: name of the file, which contains the benchmark.
 
     Raises:
         DamagedInput: not of that form, or its unit is neither epochs nor samples.
     """
-    match = FILE_NAME.fullmatch(name)
     data = parse(content)
-    if match is None or not isinstance(data, dict) or not data or len(data) > MAX_POINTS:
+    if not isinstance(data, dict) or not data or len(data) > MAX_POINTS:
         raise DamagedInput("no reference convergence points: expected a JSON object of batch sizes")
-    benchmark = ALIASES.get(match[1], plain(match[1]))
     digest = hashlib.sha256(content).hexdigest()
     found = [PublishedReference(
         benchmark=benchmark, round=round_name, name=plain(key), source=source, sha256=digest,

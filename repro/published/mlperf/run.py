@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from repro.published.mlperf.log import LogEvent, MlperfLog
 from repro.published.mlperf.rules import EpochUnit, Quality, Version
@@ -157,26 +157,11 @@ def _note(facts: LogFacts, event: LogEvent) -> None:
         facts.differ.add(key)
 
 
-class RunOutcome(NamedTuple):
-    """The outcome of one run, by the names of `PublishedResult`."""
-
-    status: PublishedStatus
-    reason: str
-    seconds: float | None
-    run_seconds: float | None
-    init_seconds: float | None
-    run_start_ms: float | None
-    run_stop_ms: float | None
-    curve: tuple[PublishedPoint, ...]
-    epochs_to_target: float | None
-    samples_to_target: int | None
-    bracket: PublishedBracket | None
-    warnings: tuple[str, ...]
-
-
-def judge_run(facts: LogFacts, per_second: float, qualities: Sequence[Quality], unit: EpochUnit,
-           train_samples: int | None, breach: str = "") -> RunOutcome:
-    """Decide the outcome of a run.
+def judge_run(
+    facts: LogFacts, per_second: float, qualities: Sequence[Quality], unit: EpochUnit, train_samples: int | None,
+    breach: str,
+) -> dict[str, Any]:
+    """Decide the outcome of a run; return it by the names of `PublishedResult`.
 
     Image generation may evaluate its checkpoints after training, in any order; each evaluation then counts at the time
     of its checkpoint, and the run ends at the first checkpoint at which all qualities hold.
@@ -189,9 +174,10 @@ def judge_run(facts: LogFacts, per_second: float, qualities: Sequence[Quality], 
         breach: rule of the compliance check that the log breaks; "" for none.
     """
     start = facts.starts[0] if facts.starts else None
-    stop = facts.stops[0] if facts.stops else None
+    stop, init = facts.stops[0] if facts.stops else None, facts.init_start
     since = start.time if start else (facts.evaluations[0].time if facts.evaluations else 0.0)
-    reader = Points(since, per_second, unit, train_samples, _batch(facts))
+    batch = None if "global_batch_size" in facts.differ else number(facts.first.get("global_batch_size"))
+    reader = Points(since, per_second, unit, train_samples, batch)
     points = tuple(point for event in facts.evaluations for point in reader.read(event))
     afterwards = reader.afterwards or _evaluated_after(facts, points)
     if afterwards:  # lines come in the order of evaluation, which is not that of the checkpoints
@@ -204,27 +190,18 @@ def judge_run(facts: LogFacts, per_second: float, qualities: Sequence[Quality], 
     status, reason = _status(facts, () if afterwards else points, bool(qualities), hit is not None, breach)
     good = status == "ok"
     reached = (rounds[hit][-1] if hit is not None else points[-1] if points else None) if good else None
-    return RunOutcome(
-        status=status, reason=reason, seconds=elapsed if good else None,
-        run_seconds=elapsed if elapsed is not None and elapsed > 0 else None,
-        init_seconds=_init_seconds(facts, per_second),
-        run_start_ms=start.time / per_second * 1e3 if start else None,
-        run_stop_ms=stop.time / per_second * 1e3 if stop else None,
-        curve=points, epochs_to_target=reached.epochs if reached else None,
-        samples_to_target=reached.samples if reached else None,
-        bracket=_bracket(rounds, hit, elapsed) if good and hit is not None else None,
-        warnings=tuple(dict.fromkeys([*reader.warnings, *_warnings(facts, points, good and not qualities)])),
-    )
-
-
-def _init_seconds(facts: LogFacts, per_second: float) -> float | None:
-    if facts.init_start is None or not facts.starts or facts.starts[0].time < facts.init_start:
-        return None
-    return (facts.starts[0].time - facts.init_start) / per_second
-
-
-def _batch(facts: LogFacts) -> float | None:
-    return None if "global_batch_size" in facts.differ else number(facts.first.get("global_batch_size"))
+    return {
+        "status": status, "reason": reason, "seconds": elapsed if good else None,
+        "run_seconds": elapsed if elapsed is not None and elapsed > 0 else None,
+        "init_seconds": None if start is None or init is None or start.time < init else
+        (start.time - init) / per_second,
+        "run_start_ms": start.time / per_second * 1e3 if start else None,
+        "run_stop_ms": stop.time / per_second * 1e3 if stop else None,
+        "curve": points, "epochs_to_target": reached.epochs if reached else None,
+        "samples_to_target": reached.samples if reached else None,
+        "bracket": _bracket(rounds, hit, elapsed) if good and hit is not None else None,
+        "warnings": tuple(dict.fromkeys([*reader.warnings, *_warnings(facts, points, good and not qualities)])),
+    }
 
 
 def _evaluated_after(facts: LogFacts, points: Sequence[PublishedPoint]) -> bool:
@@ -344,24 +321,11 @@ def why_not_compliant(facts: LogFacts, usage: str, version: Version | None, per_
     if not all({"epoch_num", "samples_count"} & event.metadata.keys() for event in facts.evaluations
                if event.key == "eval_accuracy"):
         return "an evaluation has neither epoch_num nor samples_count"
-    return _values(facts) or _init(facts, str(division), per_second)
-
-
-def _values(facts: LogFacts) -> str:
     steps = number(facts.first.get("gradient_accumulation_steps"))
     if steps is not None and steps <= 0:
         return "gradient_accumulation_steps is not positive"
-    if facts.first["submission_division"] not in INIT_SECONDS:
+    if division not in INIT_SECONDS:
         return "submission_division is neither closed nor open"
-    return ""
-
-
-def _init(facts: LogFacts, division: str, per_second: float) -> str:
-    """Return the breach of the order of initialisation and run."""
-    start, stop = facts.init_start, facts.init_stop
-    if start is None or stop is None or not facts.starts:
-        return ""
-    limit = INIT_SECONDS[division]
-    if (stop - start) / per_second >= limit:
-        return f"its initialisation took {(stop - start) / per_second:.0f} s, {limit:.0f} s or more"
-    return ""
+    assert facts.init_start is not None and facts.init_stop is not None, "both keys are there"
+    seconds, limit = (facts.init_stop - facts.init_start) / per_second, INIT_SECONDS[division]
+    return f"its initialisation took {seconds:.0f} s, {limit:.0f} s or more" if seconds >= limit else ""

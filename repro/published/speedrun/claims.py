@@ -24,7 +24,6 @@ from repro.published.record import PublishedCell, PublishedResult
 from repro.published.speedrun.place import agrees, is_baseline
 from repro.published.store import Published
 from repro.stats import holm, mean_interval, or_none, quality_claim, tost_welch, welch_p, welch_ratio
-from repro.stats.ratio import Equivalence
 from repro.stats.sample import finite, mean
 from repro.suite.design import LEAST_REPEATS
 
@@ -59,31 +58,27 @@ def judge_quality(results: Sequence[PublishedResult], refused: int, target: floa
     losses = [value for item in results if (value := final_loss(item)) is not None]
     missed = sum(item.status == "missed" for item in results)
     invalid = sum(item.status == "invalid" for item in results)
-    middle = mean(finite(losses)) if losses else None
-    found = ArmQuality(verdict="cannot be tested", because="", n=len(losses), target=target, mean=middle)
     total = len(results) + refused
-    claim = or_none(lambda: quality_claim(losses, target, "lower", alpha))
-    complete = not missed and not refused and not invalid
-    if claim is not None and complete:  # p of the runs that are left would be taken for that of all
-        spread = mean_interval(losses)
-        found = found.model_copy(update={"deviation": claim.deviation, "p": claim.p,
-                                         "interval": (spread.low, spread.high)})
+    verdict: ClaimVerdict = "cannot be tested"
+    claim = spread = None
     if missed:
-        return found.model_copy(update={"verdict": "not supported", "because": (
-            f"{missed} of {total} runs ended without a finite loss, so there is no mean over all runs")})
-    if refused or invalid:
+        verdict = "not supported"
+        because = f"{missed} of {total} runs ended without a finite loss, so there is no mean over all runs"
+    elif refused or invalid:  # p of the runs that are left would be taken for that of all
         parts = [f"{refused} refused"] * bool(refused) + [f"{invalid} with an impossible clock"] * bool(invalid)
-        return found.model_copy(update={"because": (
-            f"{refused + invalid} of {total} logs give no result ({', '.join(parts)}), and the claim is about all of "
-            "them")})
-    if len(losses) < 2:
-        word = "one run" if losses else "no run"
-        return found.model_copy(update={"because": f"{word}: a t test needs at least two"})
-    if claim is None:
-        return found.model_copy(update={"because": f"all {len(losses)} losses are equal: a t test needs values that "
-                                                   "differ"})
-    verdict, because = figures_in_words(claim, target, "lower", alpha)
-    return found.model_copy(update={"verdict": verdict, "because": because})
+        because = (f"{refused + invalid} of {total} logs give no result ({', '.join(parts)}), and the claim is about "
+                   "all of them")
+    elif len(losses) < 2:
+        because = f"{'one run' if losses else 'no run'}: a t test needs at least two"
+    elif (claim := or_none(lambda: quality_claim(losses, target, "lower", alpha))) is None:
+        because = f"all {len(losses)} losses are equal: a t test needs values that differ"
+    else:
+        spread = mean_interval(losses)
+        verdict, because = figures_in_words(claim, target, "lower", alpha)
+    return ArmQuality(
+        verdict=verdict, because=because, n=len(losses), target=target, mean=mean(finite(losses)) if losses else None,
+        deviation=claim.deviation if claim else None, p=claim.p if claim else None,
+        interval=(spread.low, spread.high) if spread else None)
 
 
 TimeVerdict = Literal["faster", "slower", "the same", "not decided", "another machine", "no comparison"]
@@ -191,15 +186,6 @@ Pair = tuple[str, str]
 """Cells of an arm and of a baseline."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Contrast:
-    """An arm and a baseline of its record, before the correction for the family."""
-
-    claim: TimeClaim
-    equivalence: Equivalence | None
-    refusal: str
-
-
 def judge_claims(published: Published) -> Claims:
     """Judge every arm of an import of a contest; the same import gives the same claims."""
     rules = published.record.contest or Contest()
@@ -207,9 +193,8 @@ def judge_claims(published: Published) -> Claims:
     records: dict[str, list[_Arm]] = {}
     for arm in arms:
         records.setdefault(arm.cell.factors["round"], []).append(arm)
-    contrasts = {(arm.cell.cell_id, other.cell.cell_id): _contrast(arm, other, rules) for arm in arms
-                 for other in _baselines_of(arm, records[arm.cell.factors["round"]])}
-    decided = _decided(contrasts, rules.margin)
+    decided = _decided({(arm.cell.cell_id, other.cell.cell_id): (arm, other) for arm in arms
+                        for other in _baselines_of(arm, records[arm.cell.factors["round"]])}, rules.margin)
     found = []
     for arm in arms:
         times = [time for (ours, _), time in decided.items() if ours == arm.cell.cell_id]
@@ -256,17 +241,16 @@ def _baselines_of(arm: _Arm, record: Sequence[_Arm]) -> list[_Arm]:
     return sorted(alike or found, key=lambda other: (other.stated("steps") != arm.stated("steps"), other.name))
 
 
-def _contrast(arm: _Arm, other: _Arm, rules: Contest) -> _Contrast:
+def _contrast(arm: _Arm, other: _Arm) -> TimeClaim:
+    """Return the figures of an arm and a baseline of its record; `because` is empty if a verdict is possible."""
     ours, theirs = arm.times, other.times
-    found = or_none(lambda: welch_ratio(ours, theirs))
-    claim = TimeClaim(
-        verdict="not decided", because="", against=other.cell.cell_id, ratio=_ratio(ours, theirs),
-        interval=(found[1].low, found[1].high) if found else None, p=or_none(lambda: welch_p(ours, theirs)),
-        cautions=tuple(_cautions(arm, other)))
+    found, p = or_none(lambda: welch_ratio(ours, theirs)), or_none(lambda: welch_p(ours, theirs))
     refusal = _refusal(arm, other)
-    if not refusal and claim.p is None:
+    if not refusal and p is None:
         refusal = "the times of each arm are all equal: without a spread nothing can be tested"
-    return _Contrast(claim, or_none(lambda: tost_welch(ours, theirs, rules.margin)), refusal)
+    return TimeClaim(
+        verdict="not decided", because=refusal, against=other.cell.cell_id, ratio=_ratio(ours, theirs),
+        interval=(found[1].low, found[1].high) if found else None, p=p, cautions=tuple(_cautions(arm, other)))
 
 
 def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
@@ -313,19 +297,19 @@ def _cautions(arm: _Arm, other: _Arm) -> list[str]:
     return found
 
 
-def _decided(contrasts: Mapping[Pair, _Contrast], margin: float) -> dict[Pair, TimeClaim]:
+def _decided(pairs: Mapping[Pair, tuple[_Arm, _Arm]], margin: float) -> dict[Pair, TimeClaim]:
     """Decide every contrast; both families, differences and equivalences, are corrected by Holm."""
-    judged = {key: item for key, item in contrasts.items() if not item.refusal}
-    adjusted = dict(zip(judged, holm([item.claim.p or 0.0 for item in judged.values()]), strict=True))
-    same = {key: item.equivalence.p for key, item in judged.items() if item.equivalence is not None}
+    claims = {pair: _contrast(*arms) for pair, arms in pairs.items()}
+    judged = [pair for pair, claim in claims.items() if not claim.because]
+    adjusted = dict(zip(judged, holm([claims[pair].p or 0.0 for pair in judged]), strict=True))
+    same = dict[Pair, float]()
+    for pair in judged:
+        arm, other = pairs[pair]
+        if (found := or_none(partial(tost_welch, arm.times, other.times, margin))) is not None:
+            same[pair] = found.p
     alike = dict(zip(same, holm(list(same.values())), strict=True))
-    found = {}
-    for key, item in contrasts.items():
-        if item.refusal:
-            found[key] = item.claim.model_copy(update={"because": item.refusal})
-            continue
-        found[key] = _verdict(item.claim, adjusted[key], alike.get(key, 1.0), margin)
-    return found
+    return {pair: claim if claim.because else _verdict(claim, adjusted[pair], alike.get(pair, 1.0), margin)
+            for pair, claim in claims.items()}
 
 
 def _verdict(claim: TimeClaim, p: float, same: float, margin: float) -> TimeClaim:
@@ -345,24 +329,19 @@ def _verdict(claim: TimeClaim, p: float, same: float, margin: float) -> TimeClai
 
 def _without_baseline(arm: _Arm, arms: Sequence[_Arm], records: Mapping[str, Sequence[_Arm]]) -> TimeClaim:
     """Compare with the previous record, by a number alone."""
-    none = TimeClaim(verdict="no comparison", because="it has no time")
     if arm.baseline:
-        return _because(none, "the other arms are compared with it")
+        return TimeClaim(verdict="no comparison", because="the other arms are compared with it")
     if not arm.times:
-        return none
+        return TimeClaim(verdict="no comparison", because="it has no time")
     record = records[arm.cell.factors["round"]]
     named = [other for other in record if other.baseline]
     reason = (f"its baseline has no run of its own: {named[0].cell.score.reason}" if named else
               "its record has no arm named as a baseline")
     other = _previous(arm, arms, records)
     if other is None:
-        return _because(none, f"{reason}, and no earlier record of this track is here")
+        return TimeClaim(verdict="no comparison", because=f"{reason}, and no earlier record of this track is here")
     return TimeClaim(verdict="another machine", against=other.cell.cell_id, ratio=_ratio(arm.times, other.times),
                      because=f"{reason}; the number is against {other.cell.label}, which ran elsewhere: no verdict")
-
-
-def _because(claim: TimeClaim, because: str) -> TimeClaim:
-    return claim.model_copy(update={"because": because})
 
 
 def _previous(arm: _Arm, arms: Sequence[_Arm], records: Mapping[str, Sequence[_Arm]]) -> _Arm | None:

@@ -33,25 +33,6 @@ class Track:
     """The target was concluded from the losses: no folder names the track."""
 
 
-def track_of(stated: str | None, losses: Sequence[float], target: float | None) -> Track:
-    """Return the track of a record.
-
-    Args:
-        stated: the track that a folder names; None: none.
-        losses: finite losses at the end of all arms of a record.
-        target: the declared target of all records; None: that of the track.
-    """
-    if target is not None:
-        return Track(stated or "declared", target)
-    if stated in TARGETS:
-        return Track(stated, TARGETS[stated])
-    if not losses:
-        return Track(stated or "short", TARGETS["short"])
-    middle = median(losses)
-    name, nearest = min(TARGETS.items(), key=lambda item: abs(item[1] - middle))
-    return Track(stated or name, nearest, guessed=True)
-
-
 MAX_TEXT = 1 << 20
 MAX_HELD = 192 << 20
 """Approximate bytes of results in one import."""
@@ -194,9 +175,23 @@ def _mark_copies(records: Sequence[_Record]) -> None:
 
 
 def _track(record: _Record, target: float | None) -> Track:
+    """Return the track that a folder names, else that of the target nearest to the losses.
+
+    Args:
+        target: the declared target of all records; None: that of the track.
+    """
+    stated = record.place.track
+    if target is not None:
+        return Track(stated or "declared", target)
+    if stated in TARGETS:
+        return Track(stated, TARGETS[stated])
     losses = [run.log.final for arm in record.arms.values() for run in arm
               if run.log and not run.lost and run.log.final is not None and math.isfinite(run.log.final)]
-    return track_of(record.place.track, losses, target)
+    if not losses:
+        return Track(stated or "short", TARGETS["short"])
+    middle = median(losses)
+    name, nearest = min(TARGETS.items(), key=lambda item: abs(item[1] - middle))
+    return Track(stated or name, nearest, guessed=True)
 
 
 def _import_record(record: _Record, track: Track, rules: Contest, imported: Imported) -> list[str]:

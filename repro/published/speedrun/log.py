@@ -110,6 +110,8 @@ class SpeedrunLog:
     """It has a separator, which every log has, also one that is cut before the first step."""
     untimed: bool = False
     """It has evaluations of llm.c, which state no time."""
+    latest: tuple[int, float] = (-1, -1.0)
+    """The last step that the clock was read at, and the largest time until then."""
 
     @property
     def lost(self) -> str:
@@ -127,21 +129,6 @@ class SpeedrunLog:
         return ""
 
 
-class _Clock:
-    """Checks the program's clock from line to line."""
-
-    def __init__(self) -> None:
-        self.seconds, self.step, self.fault = -1.0, -1, ""
-
-    def tick(self, step: int, seconds: float, average: bytes) -> None:
-        if average.startswith((b"nan", b"inf")):  # warm-up: the clock is about to restart
-            return
-        if seconds < self.seconds - ROUNDING and not self.fault:
-            self.fault = (f"train time goes back: {seconds:g} s at step {step:,} after {self.seconds:g} s at step "
-                          f"{self.step:,}")
-        self.seconds, self.step = max(seconds, self.seconds), step
-
-
 def read_log(path: Path) -> SpeedrunLog:
     """Read one log as a stream: the text of the program costs neither memory nor parsing.
 
@@ -149,16 +136,14 @@ def read_log(path: Path) -> SpeedrunLog:
         DamagedInput: unreadable, too large, NUL bytes, more than one run in it, two totals of steps, or a step
             line that is no number.
     """
-    log, clock, events = SpeedrunLog(), _Clock(), hashlib.sha256()
-    text = hashlib.sha256()
-    whole = hashlib.sha256()
-    began = False
+    log, began = SpeedrunLog(), False
+    events, text, whole = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
     for number, line in read_lines(path, MAX_FILE, MAX_LINE, whole):
         if line.startswith(b"step:"):
             found = STEP.match(line)
             if found is not None:
                 events.update(found[0])
-                _take(log, clock, found, number)
+                _take(log, found, number)
                 continue
         if log.steps is not None:
             continue
@@ -172,14 +157,14 @@ def read_log(path: Path) -> SpeedrunLog:
             log.ruled = log.ruled or line.startswith(RULE)
         if line.startswith(b"s:"):
             log.untimed = log.untimed or OLDEST.match(line) is not None
-    log.sha256, log.fault = whole.hexdigest(), clock.fault
+    log.sha256 = whole.hexdigest()
     log.lines_sha256 = events.hexdigest() if log.steps is not None else ""
     if not log.lost and log.steps is not None and not 0 < log.seconds <= MOST_SECONDS:
         log.fault = log.fault or (f"its clock shows {log.seconds:g} s" if log.seconds else "its clock shows no time")
     return log
 
 
-def _take(log: SpeedrunLog, clock: _Clock, found: re.Match[bytes], number: int) -> None:
+def _take(log: SpeedrunLog, found: re.Match[bytes], number: int) -> None:
     step, steps, unit = int(found[1]), int(found[2]), found[5]
     if log.steps is not None and log.steps != steps:
         raise DamagedInput(f"line {number}: step {step:,} of {steps:,} after a run of {log.steps:,} steps: more than "
@@ -191,21 +176,26 @@ def _take(log: SpeedrunLog, clock: _Clock, found: re.Match[bytes], number: int) 
         raise DamagedInput(f"line {number}: {plain(found[4].decode(), 40)!r} is no time")
     log.steps, log.last_step = steps, step
     average = found[6] or b""
-    clock.tick(step, seconds, average)
+    warming_up = average.startswith((b"nan", b"inf"))
+    if not warming_up:  # after the warm-up the clock restarts
+        last, largest = log.latest
+        if seconds < largest - ROUNDING and not log.fault:
+            log.fault = f"train time goes back: {seconds:g} s at step {step:,} after {largest:g} s at step {last:,}"
+        log.latest = step, max(seconds, largest)
     if found[3] is None:
         return
     value = _value(found[3], number)
     if step == log.last_evaluated:
         if (value, seconds) == (log.final, log.seconds):  # written twice, to the file and to the console
             return
-        clock.fault = clock.fault or f"two evaluations at step {step:,}"
+        log.fault = log.fault or f"two evaluations at step {step:,}"
     if len(log.curve) >= MAX_EVALUATIONS:
         raise DamagedInput(f"line {number}: more than {MAX_EVALUATIONS:,} evaluations")
     log.curve.append(PublishedPoint(seconds=seconds, value=value if math.isfinite(value) else None))
     log.last_evaluated, log.final, log.seconds = step, value, seconds
-    if step == steps and average.startswith((b"nan", b"inf")):
-        clock.fault = clock.fault or f"step_avg is {average.decode()} at its end, as if all of it were warm-up"
-    clock.fault = clock.fault or _other_unit(step, seconds, average)
+    if step == steps and warming_up:
+        log.fault = log.fault or f"step_avg is {average.decode()} at its end, as if all of it were warm-up"
+    log.fault = log.fault or _other_unit(step, seconds, average)
 
 
 def _other_unit(step: int, seconds: float, average: bytes) -> str:

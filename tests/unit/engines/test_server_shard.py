@@ -59,7 +59,7 @@ def test_a_snapshot_waits_for_its_update() -> None:
 
 def test_after_a_loss_a_snapshot_lacks_at_most_the_update_of_the_lost_worker() -> None:
     made, found = shard(), []
-    made.lose(1, allowed=True)
+    made.lose(1)
     waiting = threading.Thread(target=lambda: found.append(made.snapshot(3)))
     push(made, 0)
     waiting.start()

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from repro.published.mlperf.folder import import_folder
-from repro.published.mlperf.log import MAX_LINE, TOKEN, EventLines
+from repro.published.mlperf.log import MAX_LINE, TOKEN, MlperfLog
 from repro.published.record import PublishedResult
 from repro.published.untrusted import files
 from tests.unit.published.made_logs import log_lines, mllog, repository, v05_log, v06_log
@@ -252,10 +252,10 @@ def test_lines_do_not_depend_on_how_the_file_is_cut_into_pieces(tmp_path: Path, 
     path = tmp_path / "log"
     content = noise.replace(b"\0", b":::ML")
     path.write_bytes(content)
-    whole = list(EventLines(path, TOKEN))
+    whole = list(MlperfLog(path).event_lines())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "CHUNK", chunk)
-        pieces = list(EventLines(path, TOKEN))
+        pieces = list(MlperfLog(path).event_lines())
     assert pieces == whole
     expected = []
     for number, line in enumerate(content.split(b"\n"), 1):
