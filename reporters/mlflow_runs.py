@@ -103,7 +103,8 @@ class MlflowRuns(Reporter):
             time.sleep(pause)
 
     def _write(self, record: Record) -> list[str]:
-        server = self._server(experiment_of(record))
+        name = record.plan.suite.suite
+        server = self._server(f"{name}-tuning" if record.plan.kind == "tuning" else name)
         busy = f"{record.folder.root}: another process is replaying it to MLflow; try again later"
         handle = os.open(record.folder.root, os.O_RDONLY)  # two processes would each create the runs of the record
         with locked(handle, self.timeout_seconds, busy), translated(server.uri), each_once():
@@ -133,9 +134,7 @@ class MlflowRuns(Reporter):
 
     def _server(self, experiment: str) -> Server:
         if experiment not in self._servers:
-            self._servers[experiment] = Server(
-                self.tracking_uri, experiment, self.timeout_seconds, self._tally
-            )
+            self._servers[experiment] = Server(self.tracking_uri, experiment, self.timeout_seconds, self._tally)
         return self._servers[experiment]
 
     def _replay(self, record: Record, server: Server) -> None:
@@ -166,12 +165,6 @@ class MlflowRuns(Reporter):
 
     def _look(self, server: Server, run: str, store: Store) -> dict[str, StoredRun]:
         return server.images(run, {key: sent.run_id for key, sent in store.runs.items()})
-
-
-def experiment_of(record: Record) -> str:
-    """Return the name of a record's experiment; a tuning has one beside that of the scored runs."""
-    name = record.plan.suite.suite
-    return f"{name}-tuning" if record.plan.kind == "tuning" else name
 
 
 @dataclass(slots=True)
@@ -264,7 +257,6 @@ class _Replay:
         return image, sent
 
     def _finish(self, image: StoredRun, sent: Sent, view: RunView) -> None:
-        """Send data, artifacts and status."""
         self.server.send_data(image, view.data)
         for name, path in view.files.items():
             digest = _sha256(path)
@@ -286,8 +278,7 @@ class _Replay:
         except TrackingError as error:
             if isinstance(error, TransientError) and error.unreachable:
                 raise
-            kind = type(error)
-            self.refused = kind(f"{error} (the file {name})")
+            self.refused = type(error)(f"{error} (the file {name})")
         else:
             sent.files[name] = digest
 

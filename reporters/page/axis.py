@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from repro.compare.figures import Bounds
 from repro.tables.text import Number, ratios, significant
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -85,14 +86,13 @@ class RatioMark:
     """True for ends of the interval beyond the axis, drawn as arrows."""
 
 
-def ratio_mark(axis: Axis, value: float | None, low: float | None, high: float | None, inverse: bool = False
-               ) -> RatioMark:
+def ratio_mark(axis: Axis, value: float | None, interval: Bounds | None, inverse: bool = False) -> RatioMark:
     """Place a ratio with the ends of its interval, as far as they are known.
 
     Args:
         inverse: draw 1 / value.
     """
-    ends = (low, high) if low is not None and high is not None else None
+    ends = (interval.low, interval.high) if interval else None
     texts = ratios([value, *(ends or ())]) if value else []
     drawn = (1 / ends[1], 1 / ends[0]) if ends and inverse else ends
     return RatioMark(

@@ -74,9 +74,8 @@ def panels(record: Record) -> list[Panel]:
     """Make one panel for each workload and metric of the plan."""
     grouped: dict[tuple[str, str], list[Cell]] = {}
     for cell in record.plan.cells:
-        if not cell.choices.stop.has_target:
-            continue
-        grouped.setdefault((cell.choices.task, cell.choices.stop.metric), []).append(cell)
+        if cell.choices.stop.has_target:
+            grouped.setdefault((cell.choices.task, cell.choices.stop.metric), []).append(cell)
     return [_panel(record, index, key, cells) for index, (key, cells) in enumerate(grouped.items())]
 
 
@@ -112,13 +111,14 @@ def _panel(record: Record, index: int, key: tuple[str, str], cells: Sequence[Cel
 
 def _known(choices: AnyTrialConfig, drawn: Sequence[tuple[CellMark, Result]]) -> frozenset[str]:
     """Return the names of the clocks that trials have: a program may state neither epochs nor a clock of its own."""
+    names = frozenset(clock[0] for clock in CLOCKS)
+    if not isinstance(choices, ProgramConfig):
+        return names
     points = [point for _, result in drawn for point in result.curve]
-    unknown = set()
-    if isinstance(choices, ProgramConfig):
-        unknown |= set() if any(point.epochs for point in points) else {"epochs"}
-        unknown |= set() if any(result.samples is not None for _, result in drawn) else {"samples"}
-        unknown |= set() if any(point.train_seconds != point.wall_seconds for point in points) else {"train"}
-    return frozenset(clock[0] for clock in CLOCKS) - unknown
+    has = {"epochs": any(point.epochs for point in points),
+           "samples": any(result.samples is not None for _, result in drawn),
+           "train": any(point.train_seconds != point.wall_seconds for point in points)}
+    return names - {name for name, known in has.items() if not known}
 
 
 def _words(choices: AnyTrialConfig, clock: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
@@ -160,11 +160,9 @@ def _behind(clock: str, drawn: Sequence[tuple[CellMark, Result]], most: int) -> 
     def where(point: Point) -> float:
         return _position(clock, point)
 
-    found = [*(band(mark, results, where, most) for mark, results in cells.items()),
-             *(brackets(mark, results, where) for mark, results in cells.items()),
-             *(middle(mark, results, where, DASHES[mark.dash], most) for mark, results in cells.items()),
-             *(first_hits(mark, results, where) for mark, results in cells.items()),
-             *(misses(mark, results, where) for mark, results in cells.items())]
+    layers: Sequence[Callable[..., dict[str, Any] | None]] = (
+        partial(band, most=most), brackets, partial(middle, most=most), first_hits, misses)
+    found = [layer(mark, results, where) for layer in layers for mark, results in cells.items()]
     return [trace for trace in found if trace is not None]
 
 
@@ -276,7 +274,7 @@ def band(mark: CellMark, results: Sequence[Result], where: Where, most: int) -> 
     }
 
 
-def middle(mark: CellMark, results: Sequence[Result], where: Where, dash: str, most: int) -> dict[str, Any] | None:
+def middle(mark: CellMark, results: Sequence[Result], where: Where, most: int) -> dict[str, Any] | None:
     """Return the trace of the median quality over the trials of a cell, at each evaluation.
 
     It ends where fewer than half of the trials go on; a trial that has ended counts with its last value, so that the
@@ -296,7 +294,7 @@ def middle(mark: CellMark, results: Sequence[Result], where: Where, dash: str, m
     return {
         "type": "scatter", "mode": "lines", "uid": f"median-{mark.number}", "name": f"cell {mark.number}",
         "legendgroup": str(mark.number), "x": [short(value) for value in x], "y": [short(value) for value in y],
-        "line": {"color": f"--c{mark.color}", "dash": dash, "width": 2.6},
+        "line": {"color": f"--c{mark.color}", "dash": DASHES[mark.dash], "width": 2.6},
         "meta": [f"<b>{mark.number}</b> {wrapped(mark.label)}<br>median of {len(curves)} trials"],
         "hovertemplate": "%{meta[0]}<br>%{x:.4~g}: %{y:.4~g}<extra></extra>",
     }
