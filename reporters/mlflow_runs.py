@@ -47,11 +47,11 @@ from .tracking.metric_points import (
     MetricPoint,
     cell_metrics,
     cell_points,
+    finite_points,
     result_points,
     system_points,
     training_points,
     trials_to_come,
-    tuning_points,
 )
 from .tracking.notes import Links, experiment_note, experiment_tags
 from .tracking.run_view import AttemptRun, RunView, attempt_runs, cell_key, cell_view, is_alive, trial_view
@@ -215,7 +215,8 @@ class _Replay:
             [findings(self.record).summary(cell.cell_id, metric) for metric in cell_metrics(self.record)],
             self.comparisons.get(cell.cell_id, []), *at,
         ) if self.record.of_cell(cell.cell_id) else []
-        figures += tuning_points(findings(self.record).tuning_figures.get(cell.cell_id, {}), *at)
+        tuning = findings(self.record).tuning_figures.get(cell.cell_id, {})
+        figures += finite_points({f"tuning/{name}": value for name, value in tuning.items()}, *at)
         self.server.send(parent, view, (), figures)
         self._finish(parent, sent, view)
 

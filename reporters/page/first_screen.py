@@ -181,7 +181,6 @@ def _machine(record: Record) -> str:
 
 
 def _cost(record: Record) -> str:
-    """Say what the trials took."""
     spent = findings(record).cost
     text = f"{plural(spent.trials, 'trial')}, {duration(spent.wall_seconds)} on the clock"
     if price := record.environment.price:

@@ -315,7 +315,6 @@ def _pairs(record: Record, item: Comparison, axis: Axis) -> tuple[PairRow, ...]:
 
 
 def _words(item: Comparison, mark: RatioMark) -> str:
-    """Describe the drawing in one sentence."""
     if mark.ratio is None:
         return f"no {'result' if item.refused else 'ratio'}: {item.because}"
     if mark.interval is None or item.interval is None:

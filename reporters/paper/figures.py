@@ -255,7 +255,7 @@ def folded(text: str, letters: int = LETTERS) -> str:
 
 def _plain_ticks(pane: Any, shown: Sequence[Comparison]) -> None:
     """Label a logarithmic axis of ratios with plain numbers: 0.5, 0.8, 1, 1.25, 2."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+    from matplotlib.ticker import FixedLocator, NullLocator
 
     seen = [value for item in shown for value in (
         *(pair.candidate / pair.baseline for pair in item.pairs if pair.baseline > 0 and pair.candidate > 0),
@@ -273,7 +273,7 @@ def _plain_ticks(pane: Any, shown: Sequence[Comparison]) -> None:
             break
     pane.xaxis.set_major_locator(FixedLocator(ticks))
     pane.xaxis.set_minor_locator(NullLocator())
-    pane.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    pane.xaxis.set_major_formatter("{x:g}")
 
 
 def _origins(record: Record, cells: Sequence[Cell]) -> str:
