@@ -145,7 +145,10 @@ def _figure(
         "data": [*_behind(name, drawn, most or DRAWN_UP_TO),
                  *(_trace(name, mark, result, markers, most or DRAWN_UP_TO, quality) for mark, result in drawn)],
         "layout": layout(unit, quality.metric) | {
-            "shapes": [_line(target) for target in targets],
+            "shapes": [{
+                "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": target, "y1": target,
+                "line": {"color": "--ink", "width": 1.2, "dash": "dash"},
+            } for target in targets],
             "annotations": [_note(target, lower) for target in targets[:6]],
         },
     }
@@ -197,13 +200,6 @@ def _position(clock: str, point: Point) -> float:
     value = {"wall": point.wall_seconds, "train": point.train_seconds,
              "samples": float(point.samples), "epochs": point.epochs}[clock]
     return short(value)
-
-
-def _line(target: float) -> dict[str, Any]:
-    return {
-        "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": target, "y1": target,
-        "line": {"color": "--ink", "width": 1.2, "dash": "dash"},
-    }
 
 
 def _note(target: float, lower: bool) -> dict[str, Any]:
