@@ -141,21 +141,20 @@ class MlflowRuns(Reporter):
         state, warning = own_state(record)
         if warning:
             sys.stderr.write(f"warning: {warning}\n")
-        run = state.run
         store = state.stores.setdefault(redacted(server.uri), Store())
         if store.experiment != server.experiment_id:
             store.experiment, store.runs = server.experiment_id, {}
-        if run not in self._images:
-            self._images[run] = self._look(server, run, store)
-        images = self._images[run]
+        if state.run not in self._images:
+            self._images[state.run] = self._look(server, state.run, store)
+        images = self._images[state.run]
         known = {key: image.run_id for key, image in images.items()}
         store.runs = {key: sent for key, sent in store.runs.items() if known.get(key) == sent.run_id}
         store.whole = False
-        replay = _Replay(record, server, state, store, images, run, not self.ended and is_alive(record))
+        replay = _Replay(record, server, state, store, images, not self.ended and is_alive(record))
         try:
             replay.all()
             if self._tally.doubt:  # a run may exist twice
-                self._look(server, run, store)
+                self._look(server, state.run, store)
                 self._tally.doubt = False
             store.whole = not replay.refused
         finally:
@@ -171,14 +170,13 @@ class MlflowRuns(Reporter):
 class _Replay:
     """One pass over a record."""
 
-    # Seven are given: record and store, and what `write` has found out about both, for all steps of a pass.
+    # Six are given: record and store, and what `write` has found out about both, for all steps of a pass.
 
     record: Record
     server: Server
     state: State
     store: Store
     images: dict[str, StoredRun]
-    run: str
     alive: bool
     comparisons: dict[str, list[Comparison]] = field(default_factory=dict)
     refused: TrackingError | None = None
@@ -221,7 +219,7 @@ class _Replay:
         self._finish(parent, sent, view)
 
     def _cell_view(self, cell: Cell, spans: Sequence[tuple[int, int]]) -> RunView:
-        return cell_view(self.record, self.run, cell, spans, self.comparisons.get(cell.cell_id, []), self.alive,
+        return cell_view(self.record, self.state.run, cell, spans, self.comparisons.get(cell.cell_id, []), self.alive,
                          cell is self.record.plan.cells[0], self._links())
 
     def _span(self, course: AttemptRun) -> tuple[int, int] | None:
@@ -233,7 +231,7 @@ class _Replay:
         image, sent = self.images.get(course.key), self.store.runs.get(course.key)
         if image and sent and sent.done and course.ended:
             return
-        view = trial_view(self.record, self.run, cell, course, span, self.alive, self._links(parent))
+        view = trial_view(self.record, self.state.run, cell, course, span, self.alive, self._links(parent))
         image, sent = self._opened(view, parent)
         batch, quality = cell.choices.global_batch or 1, cell.choices.quality
         training, cursor = _new_points(course.log, sent.logs.get(course.log.name, Cursor()),

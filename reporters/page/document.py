@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +70,7 @@ def _packed() -> str:
     return base64.b64encode(files("repro.templates").joinpath("plotly-basic.min.js.gz").read_bytes()).decode()
 
 
-@lru_cache(maxsize=64)
+@cache
 def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
@@ -95,7 +95,7 @@ def rendered(
     return page.replace("\r\n", "\n")
 
 
-@lru_cache(maxsize=4)  # compiling the templates takes longer than filling them in
+@cache  # compiling the templates takes longer than filling them in
 def _environment(show: Callable[[object], object]) -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
