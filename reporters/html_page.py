@@ -23,6 +23,7 @@ from repro.reporting import Reporter
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.metrics import METRICS
 from repro.suite.quality import common_noun
+from repro.tables.cell_tables import lane_rows
 
 from .page.cells import marks, origins, rows
 from .page.charts.curves import end_word as curve_end
@@ -33,20 +34,11 @@ from .page.document import fragment, page_scripts, rendered
 from .page.first_screen import first_screen, looks
 from .page.notices import account, by_source, end_word, notices, parity, progress, trials
 from .page.question import question
+from .page.sections import settings
 from .page.sections.clocks import CHECKS, LEVELS, pairing, phases, worst
 from .page.sections.effects import page_effects
 from .page.sections.figures import energy, figures, in_its_unit, measures
-from .page.sections.lanes import by_lane, lane_table
-from .page.sections.settings import (
-    bibtex,
-    citation,
-    class_files,
-    effective,
-    machine,
-    rank_settings,
-    settings,
-    suite_text,
-)
+from .page.sections.lanes import by_lane
 from .page.speedup import forest, quotation
 from .page.traffic import megabits, networks, traffic
 from .paper.latex_text import breakable_text
@@ -63,8 +55,8 @@ PRINTED = 400
 
 def first_view(found: Findings) -> dict[str, Any]:
     """Compute what the first screen and the table of cells show, on the page and in a notebook."""
-    record, plan = found.record, found.record.plan
-    known = list(marks(record).values())
+    record, plan, mark_of = found.record, found.record.plan, marks(found.record)
+    known = list(mark_of.values())
     cells, axis = rows(found)
     comparisons, scaled, rules = forest(found), scaling(record), check(record)
     noun = common_noun(cell.choices.quality for cell in plan.cells)
@@ -76,7 +68,7 @@ def first_view(found: Findings) -> dict[str, Any]:
     return {
         "noun": noun, "quality": "loss" if noun == "loss" else "quality", "measures": plan.measures,
         "long": LONG, "mixed": len({mark.origin for mark in known}) > 1, "marks": known, "origins": origins(known),
-        "mark_of": marks(record), "suite": plan.suite, "plan": plan, "bibtex": bibtex(record),
+        "mark_of": mark_of, "suite": plan.suite, "plan": plan, "bibtex": settings.bibtex(record),
         "copies": copies, "first": first,
         "scaling": scaled, "asked": (asked := question(found, comparisons.primary, scaled)),
         "scaling_leads": asked.scaling, "cells": cells, "cell_axis": axis, "scale": METRICS[plan.suite.metric],
@@ -107,12 +99,12 @@ def view(record: Record) -> dict[str, Any]:
         "energy": energy(record), "phases": phases(found),
         "traffic": traffic(record), "networks": networks(record),
         **{name: section(record, seen["scaling"]) for name, section in registry.parts("section").items()},
-        "settings": settings(record), "effective": effective(record), "machine": machine(record),
-        "rank_settings": rank_settings(record),
-        "wash_outs": record.wash_outs, "lanes": lane_table(found), "by_lane": by_lane(seen["forest"].rows),
+        "settings": settings.settings(record), "effective": settings.effective(record),
+        "machine": settings.machine(record), "rank_settings": settings.rank_settings(record),
+        "wash_outs": record.wash_outs, "lanes": [*lane_rows(found)], "by_lane": by_lane(seen["forest"].rows),
         "attempts": sorted(record.attempts, key=lambda item: item.status == "ok"), "trials": trials(record),
-        "suite_text": Markup(escape(suite_text(record))), "citation": citation(record),
-        "class_files": class_files(record),
+        "suite_text": Markup(escape(settings.suite_text(record))), "citation": settings.citation(record),
+        "class_files": settings.class_files(record),
     }
 
 

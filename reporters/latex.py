@@ -19,7 +19,7 @@ from repro.tables.values import plain
 from repro.tables.verdicts import FOOTNOTE
 
 from .page.sections.settings import bibtex
-from .paper.brief import Brief, Shown, VerdictText, brief, shown_of
+from .paper.brief import Brief, Shown, brief, shown_of
 from .paper.figures import FOLDER, Drawing, draw, figures
 from .paper.latex_numbers import macros, numbers_file
 from .paper.latex_text import escaped, latex_table
@@ -142,17 +142,14 @@ def _report(record: Record, found: Brief, part: Shown, inputs: Sequence[str]) ->
     blocks = [f"% Written by repro. {' and '.join(found.origins)} figures\n{PREAMBLE}\\input{{numbers}}\n"
               "\\begin{document}\n",
               f"\\section*{{{escaped(found.title + only)}}}",
-              *(_verdict(item) for item in found.verdicts[:len(_led(part))]),
+              *(f"\\noindent\\textbf{{{escaped(item.verdict)}}}: {escaped(item.contrast)}: {escaped(item.why)}\n"
+                for item in found.verdicts[:len(_led(part))]),
               *([f"Errors: {escaped(found.errors)}."] if found.errors else []),
               *text_list("Warnings", found.doubts), *text_list("Cautions of verdicts", _cautions(part)),
               f"\\paragraph{{Record}} {escaped(facts)}.",
               *(f"\\input{{{path.removesuffix('.tex')}}}" for path in inputs),
               "\\raggedright\n\\nocite{*}\n\\bibliographystyle{plain}\n\\bibliography{references}\n\\end{document}"]
     return "\n\n".join(blocks) + "\n"
-
-
-def _verdict(item: VerdictText) -> str:
-    return f"\\noindent\\textbf{{{escaped(item.verdict)}}}: {escaped(item.contrast)}: {escaped(item.why)}\n"
 
 
 def _led(part: Shown) -> Sequence[Comparison | MainEffect]:

@@ -40,13 +40,12 @@ class MarkdownPage(Reporter):
 
 def render(found: Brief) -> str:
     """Render the document; it names the origin above all figures and in every row of the tables."""
-    parts = [f"# {escaped(found.title)}", f"All figures: **{escaped(' and '.join(found.origins))}**."]
-    parts.append("\n".join(f"- {escaped(key)}: {escaped(value)}" for key, value in found.facts))
+    parts = [f"# {escaped(found.title)}", f"All figures: **{escaped(' and '.join(found.origins))}**.",
+             "\n".join(f"- {escaped(key)}: {escaped(value)}" for key, value in found.facts)]
     if found.doubts:
         parts += [CAUTIONS, "\n".join(f"- {escaped(text)}" for text in found.doubts)]
-    parts.append("## Verdicts")
-    parts.append("\n".join(f"- **{item.verdict}**: {escaped(item.contrast)}: {escaped(item.why)}"
-                           for item in found.verdicts) or NO_BASELINE)
+    parts += ["## Verdicts", "\n".join(f"- **{item.verdict}**: {escaped(item.contrast)}: {escaped(item.why)}"
+                                       for item in found.verdicts) or NO_BASELINE]
     parts += [f"Errors: {escaped(found.errors)}."] if found.errors else []
     for table in found.tables.values():
         parts += [f"## {escaped(table.title)}", as_markdown(table)]
@@ -65,8 +64,6 @@ def render_sections(sections: Sequence[Section]) -> str:
         parts += [re.sub("^#", "##", found, flags=re.MULTILINE).rstrip("\n"),
                   "\n".join(f"- {escaped(text)}" for text in (*about, *section.notes))]
     return "\n\n".join(parts) + "\n"
-
-
 
 
 CAUTIONS = "## What to know before using these figures"

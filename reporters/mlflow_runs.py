@@ -47,11 +47,11 @@ from .tracking.metric_points import (
     MetricPoint,
     cell_metrics,
     cell_points,
+    finite_points,
     result_points,
     system_points,
     training_points,
     trials_to_come,
-    tuning_points,
 )
 from .tracking.notes import Links, experiment_note, experiment_tags
 from .tracking.run_view import AttemptRun, RunView, attempt_runs, cell_key, cell_view, is_alive, trial_view
@@ -103,7 +103,8 @@ class MlflowRuns(Reporter):
             time.sleep(pause)
 
     def _write(self, record: Record) -> list[str]:
-        server = self._server(experiment_of(record))
+        name = record.plan.suite.suite
+        server = self._server(f"{name}-tuning" if record.plan.kind == "tuning" else name)
         busy = f"{record.folder.root}: another process is replaying it to MLflow; try again later"
         handle = os.open(record.folder.root, os.O_RDONLY)  # two processes would each create the runs of the record
         with locked(handle, self.timeout_seconds, busy), translated(server.uri), each_once():
@@ -133,30 +134,27 @@ class MlflowRuns(Reporter):
 
     def _server(self, experiment: str) -> Server:
         if experiment not in self._servers:
-            self._servers[experiment] = Server(
-                self.tracking_uri, experiment, self.timeout_seconds, self._tally
-            )
+            self._servers[experiment] = Server(self.tracking_uri, experiment, self.timeout_seconds, self._tally)
         return self._servers[experiment]
 
     def _replay(self, record: Record, server: Server) -> None:
         state, warning = own_state(record)
         if warning:
             sys.stderr.write(f"warning: {warning}\n")
-        run = state.run
         store = state.stores.setdefault(redacted(server.uri), Store())
         if store.experiment != server.experiment_id:
             store.experiment, store.runs = server.experiment_id, {}
-        if run not in self._images:
-            self._images[run] = self._look(server, run, store)
-        images = self._images[run]
+        if state.run not in self._images:
+            self._images[state.run] = self._look(server, state.run, store)
+        images = self._images[state.run]
         known = {key: image.run_id for key, image in images.items()}
         store.runs = {key: sent for key, sent in store.runs.items() if known.get(key) == sent.run_id}
         store.whole = False
-        replay = _Replay(record, server, state, store, images, run, not self.ended and is_alive(record))
+        replay = _Replay(record, server, state, store, images, not self.ended and is_alive(record))
         try:
             replay.all()
             if self._tally.doubt:  # a run may exist twice
-                self._look(server, run, store)
+                self._look(server, state.run, store)
                 self._tally.doubt = False
             store.whole = not replay.refused
         finally:
@@ -168,24 +166,17 @@ class MlflowRuns(Reporter):
         return server.images(run, {key: sent.run_id for key, sent in store.runs.items()})
 
 
-def experiment_of(record: Record) -> str:
-    """Return the name of a record's experiment; a tuning has one beside that of the scored runs."""
-    name = record.plan.suite.suite
-    return f"{name}-tuning" if record.plan.kind == "tuning" else name
-
-
 @dataclass(slots=True)
 class _Replay:
     """One pass over a record."""
 
-    # Seven are given: record and store, and what `write` has found out about both, for all steps of a pass.
+    # Six are given: record and store, and what `write` has found out about both, for all steps of a pass.
 
     record: Record
     server: Server
     state: State
     store: Store
     images: dict[str, StoredRun]
-    run: str
     alive: bool
     comparisons: dict[str, list[Comparison]] = field(default_factory=dict)
     refused: TrackingError | None = None
@@ -222,12 +213,13 @@ class _Replay:
             [findings(self.record).summary(cell.cell_id, metric) for metric in cell_metrics(self.record)],
             self.comparisons.get(cell.cell_id, []), *at,
         ) if self.record.of_cell(cell.cell_id) else []
-        figures += tuning_points(findings(self.record).tuning_figures.get(cell.cell_id, {}), *at)
+        tuning = findings(self.record).tuning_figures.get(cell.cell_id, {})
+        figures += finite_points({f"tuning/{name}": value for name, value in tuning.items()}, *at)
         self.server.send(parent, view, (), figures)
         self._finish(parent, sent, view)
 
     def _cell_view(self, cell: Cell, spans: Sequence[tuple[int, int]]) -> RunView:
-        return cell_view(self.record, self.run, cell, spans, self.comparisons.get(cell.cell_id, []), self.alive,
+        return cell_view(self.record, self.state.run, cell, spans, self.comparisons.get(cell.cell_id, []), self.alive,
                          cell is self.record.plan.cells[0], self._links())
 
     def _span(self, course: AttemptRun) -> tuple[int, int] | None:
@@ -239,7 +231,7 @@ class _Replay:
         image, sent = self.images.get(course.key), self.store.runs.get(course.key)
         if image and sent and sent.done and course.ended:
             return
-        view = trial_view(self.record, self.run, cell, course, span, self.alive, self._links(parent))
+        view = trial_view(self.record, self.state.run, cell, course, span, self.alive, self._links(parent))
         image, sent = self._opened(view, parent)
         batch, quality = cell.choices.global_batch or 1, cell.choices.quality
         training, cursor = _new_points(course.log, sent.logs.get(course.log.name, Cursor()),
@@ -264,7 +256,6 @@ class _Replay:
         return image, sent
 
     def _finish(self, image: StoredRun, sent: Sent, view: RunView) -> None:
-        """Send data, artifacts and status."""
         self.server.send_data(image, view.data)
         for name, path in view.files.items():
             digest = _sha256(path)
@@ -286,8 +277,7 @@ class _Replay:
         except TrackingError as error:
             if isinstance(error, TransientError) and error.unreachable:
                 raise
-            kind = type(error)
-            self.refused = kind(f"{error} (the file {name})")
+            self.refused = type(error)(f"{error} (the file {name})")
         else:
             sent.files[name] = digest
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from repro.compare.findings import findings
 from repro.core.devices import on_gpu
 from repro.core.events import EVALUATION_KEYS, Event, read_events
-from repro.core.files import write_text
+from repro.core.files import is_deep, write_text
 from repro.core.markdown import escaped
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
@@ -113,20 +113,10 @@ def find_damage(content: bytes, events: Sequence[Event]) -> str:
     for key in ("run_start", "run_stop"):
         if (count := sum(event.key == key for event in events)) != 1:
             return f"{count} {key}"
-    if any(_deep(event.value) or _deep(event.metadata) for event in events):
+    if any(is_deep(part, MAX_DEPTH) for event in events for part in (event.value, event.metadata)):
         return f"an event is nested deeper than {MAX_DEPTH} levels"
     start, stop = (next(event.time_ms for event in events if event.key == key) for key in ("run_start", "run_stop"))
     return "" if start <= stop < float("inf") else "its run_stop is not after its run_start"
-
-
-def _deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [inner for item in level if isinstance(item, dict | list)
-                 for inner in (item.values() if isinstance(item, dict) else item)]
-        if not level:
-            return False
-    return True
 
 
 def line(event: Event) -> str:

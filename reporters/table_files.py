@@ -41,15 +41,15 @@ class ParquetFiles(Reporter):
         """Write `parquet/<table>.parquet` into `out`."""
         import pyarrow
 
-        found = tables(record)
+        found, steps = tables(record), step_frame(record)
         about = {key: str(found[0].rows[0][key]) for key in ("suite", "suite_digest", "method", "origin", "started_ms")}
-        place, steps = out / "parquet" / f"{STEPS}.parquet", step_frame(record)
+        written = write_parquet(found, about, out)
         if steps.empty:
-            return write_parquet(found, about, out)
-        arrays = {name: pyarrow.Array.from_pandas(steps[name]) for name in steps.columns}
-        columns = {name: (column_facts(STEPS, name), values) for name, values in arrays.items()}
+            return written
+        place = out / "parquet" / f"{STEPS}.parquet"
+        columns = {name: (column_facts(STEPS, name), pyarrow.Array.from_pandas(steps[name])) for name in steps.columns}
         write_bytes(place, parquet_bytes(columns, {"title": "One row per step of a trial", **about}))
-        return [*write_parquet(found, about, out), str(place)]
+        return [*written, str(place)]
 
 
 class JsonLines(Reporter):
@@ -89,10 +89,10 @@ def write_lines(found: Sequence[Table], path: Path) -> list[str]:
 
 
 def _write_each(found: Sequence[Table], out: Path, kind: str, content: Callable[[Table], bytes]) -> list[str]:
-    paths = [out / kind / f"{table.name}.{kind}" for table in found]
-    for path, table in zip(paths, found, strict=True):
+    tables_at = {out / kind / f"{table.name}.{kind}": table for table in found}
+    for path, table in tables_at.items():
         write_bytes(path, content(table))
-    return [str(path) for path in paths]
+    return [str(path) for path in tables_at]
 
 
 def csv_text(table: Table) -> str:

@@ -266,5 +266,5 @@ const Page = (() => {
     });
   };
   const onScheme = (redraw) => matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  return { all, figureOf, draw, say, reach, onOpen, onPaper, onScheme };
+  return { all, figureOf, draw, reach, onOpen, onPaper, onScheme };
 })();

@@ -64,10 +64,6 @@ class Progression:
     ticks: tuple[tuple[float, str], ...]
     """(pixels, words) of the axis of times."""
 
-    @property
-    def count(self) -> int:
-        return len(self.marks)
-
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
@@ -111,28 +107,24 @@ def render_board(groups: Sequence[Group], title: str) -> str:
 
 def _group(at: int, group: Group) -> GroupView:
     rows = tuple(map(_row, group.entries))
-    steps = {system: group.progression(system) for system in group.systems}
-    steps = {system: found for system, found in steps.items() if found}
+    steps = {system: found for system in group.systems if (found := group.progression(system))}
     drawn = len(steps) > 1 or any(len(found) > 1 for found in steps.values())
     return GroupView(
         id=f"g{at}", group=group, rows=rows, progressions=_progressions(steps) if drawn else (),
         lead=max(rows, key=lambda row: (bool(row.entry.answers or row.said), row.entry.standing == "verified",
                                         row.entry.started_ms)),
-        counted=_counted(group.entries), mean=_answer(group.mean), spread=_spread(group.mean))
+        counted=_counted(group.entries), mean=_answer(group.mean) if group.mean else None,
+        spread=_spread(group.mean) if group.mean else "")
 
 
-def _answer(mean: Mean | None) -> Answer | None:
-    if mean is None:
-        return None
+def _answer(mean: Mean) -> Answer:
     found = mean.effects
     return mean.answer.model_copy(update={
         "ratio": from_log(found.mean), "low": from_log(found.interval.low), "high": from_log(found.interval.high),
         "verdict": f"no verdict, {found.count} submitted records", "qualifier": "", "because": ""})
 
 
-def _spread(mean: Mean | None) -> str:
-    if mean is None:
-        return ""
+def _spread(mean: Mean) -> str:
     found = mean.effects
     text = (f"random effects over {found.count} submitted records (DerSimonian-Laird, Hartung-Knapp): standard "
             f"deviation between them {100 * found.between:.2g} %, I2 {100 * found.inconsistent:.0f} % "
@@ -160,7 +152,6 @@ def _progressions(steps: Mapping[str, Sequence[Step]]) -> tuple[Progression, ...
 
 
 def _down(axis: Axis, value: float) -> float:
-    """Return the pixel of a time: the longest is the highest."""
     share = (axis.at(value) - axis.left) / (axis.right - axis.left)
     return round(BELOW - (BELOW - ABOVE) * share, 2)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from repro.compare.figures import Bounds
 from repro.tables.text import Number, ratios, significant
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -53,24 +54,22 @@ class Axis:
         taken: list[tuple[float, float]] = []
         # 1 first, the reference of ratios; then the outermost marks; then the others from the left.
         ends = self.values[:1] + self.values[-1:]
-        texts: dict[float, str] = {}
+        found: dict[float, Tick] = {}
         for value in sorted(self.values, key=lambda value: (value != 1, value not in ends, value)):
-            left, right = self._span(value)
+            anchor, left, right = self._label(value)
             free = all(right < low or left > high for low, high in taken)
-            texts[value] = tick_text(value, self.digits) if free else ""
-            if texts[value]:
+            found[value] = Tick(self.at(value), tick_text(value, self.digits) if free else "", anchor)
+            if free:
                 taken.append((left, right))
-        return tuple(Tick(self.at(value), texts[value], self._anchor(value)) for value in self.values)
+        return tuple(found[value] for value in self.values)
 
-    def _anchor(self, value: float) -> str:
-        place, half = self.at(value), len(tick_text(value, self.digits)) * self.letter / 2
-        return "start" if place < half else "end" if place > 100 - half else "middle"
-
-    def _span(self, value: float) -> tuple[float, float]:
-        """Return the ends of the label of `value`, with one letter of space."""
-        place, wide = self.at(value), (len(tick_text(value, self.digits)) + 1) * self.letter
-        before = {"start": 0.0, "middle": wide / 2, "end": wide}[self._anchor(value)]
-        return place - before, place - before + wide
+    def _label(self, value: float) -> tuple[str, float, float]:
+        """Return the anchor of the label of `value`, and its ends with one letter of space."""
+        place, letters = self.at(value), len(tick_text(value, self.digits))
+        half, wide = letters * self.letter / 2, (letters + 1) * self.letter
+        if place < half:
+            return "start", place, place + wide
+        return ("end", place - wide, place) if place > 100 - half else ("middle", place - wide / 2, place + wide / 2)
 
 
 @dataclass(frozen=True)
@@ -85,14 +84,13 @@ class RatioMark:
     """True for ends of the interval beyond the axis, drawn as arrows."""
 
 
-def ratio_mark(axis: Axis, value: float | None, low: float | None, high: float | None, inverse: bool = False
-               ) -> RatioMark:
+def ratio_mark(axis: Axis, value: float | None, interval: Bounds | None, inverse: bool = False) -> RatioMark:
     """Place a ratio with the ends of its interval, as far as they are known.
 
     Args:
         inverse: draw 1 / value.
     """
-    ends = (low, high) if low is not None and high is not None else None
+    ends = (interval.low, interval.high) if interval else None
     texts = ratios([value, *(ends or ())]) if value else []
     drawn = (1 / ends[1], 1 / ends[0]) if ends and inverse else ends
     return RatioMark(

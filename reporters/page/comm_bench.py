@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from repro.bench.comm import table
 from repro.bench.comm.result import BASELINE, CommOutcome, WorldResult
-from repro.bench.comm.table import (
-    HEAD,
-    NOTE,
-    bound_texts,
-    links_text,
-    model_text,
-    origin_text,
-    overall_rows,
-    point_row,
-    size_text,
-)
 
 from .cells import COLORS, SYMBOLS
 from .charts.plot import error_bars, log_figure
@@ -28,15 +18,16 @@ DASHES = ("solid", "6px,3px", "2px,2px")
 def render(outcome: CommOutcome) -> str:
     """Render the page. It works offline; its tables need no JavaScript."""
     return rendered("comm.html.j2", {
-        "origin": outcome.origin, "where": origin_text(outcome), "worlds": [_world(item) for item in outcome.worlds],
-        "notes": NOTE, "head": HEAD,
+        "origin": outcome.origin, "where": table.origin_text(outcome),
+        "worlds": [_world(item) for item in outcome.worlds], "notes": table.NOTE, "head": table.HEAD,
         "repeat": f"{outcome.repetitions} repetitions at most, {outcome.seconds:g} s per point, seed {outcome.seed}",
     }, page_scripts("report.js"))
 
 
 def _world(world: WorldResult) -> dict[str, Any]:
     return {
-        "world": world.world, "links": links_text(world), "model": model_text(world), "findings": bound_texts(world),
+        "world": world.world, "links": table.links_text(world), "model": table.model_text(world),
+        "findings": table.bound_texts(world),
         "charts": [
             {"name": f"time-{world.world}", "title": f"Time of an all-reduce on {world.world} ranks",
              "counted": "median over repetitions; dashes: the bound 2(p-1)/p S/B; dots: modelled",
@@ -47,9 +38,9 @@ def _world(world: WorldResult) -> dict[str, Any]:
              "counted": "as nccl-tests defines it; dashes: rate of the slowest link",
              "figure": _figure(_bandwidths(world), "GB/s")},
         ],
-        "rows": [point_row(point, world) for point in sorted(world.points, key=lambda item: item.size)],
-        "overall": overall_rows(world),
-        "skipped": [(item.algorithm, size_text(item.size) if item.size else "all sizes", item.reason)
+        "rows": [table.point_row(point, world) for point in sorted(world.points, key=lambda item: item.size)],
+        "overall": table.overall_rows(world),
+        "skipped": [(item.algorithm, table.size_text(item.size) if item.size else "all sizes", item.reason)
                     for item in world.skipped],
         "effective": sorted(world.effective.items()),
     }
@@ -94,7 +85,7 @@ def _trace(index: int, name: str, sizes: Sequence[int], values: Sequence[float])
     color = f"--c{index % COLORS}"
     return {
         "type": "scatter", "mode": "lines+markers", "name": name, "legendgroup": name, "x": list(sizes),
-        "y": list(values), "customdata": [size_text(size) for size in sizes],
+        "y": list(values), "customdata": [table.size_text(size) for size in sizes],
         "line": {"color": color, "dash": DASHES[index // COLORS % len(DASHES)], "width": 1.6},
         "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 6, "color": color},
         "hovertemplate": "%{fullData.name}<br>%{customdata}: %{y:.4~g}<extra></extra>",
@@ -112,4 +103,4 @@ def _line(
 
 
 def _figure(traces: list[dict[str, Any]], unit: str) -> dict[str, Any]:
-    return log_figure(traces, "bytes of each rank's buffer", unit, size_text)
+    return log_figure(traces, "bytes of each rank's buffer", unit, table.size_text)

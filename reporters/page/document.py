@@ -6,17 +6,17 @@ import base64
 import gzip
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
 from repro.tables.text import Number, gibibytes, moment, number, seconds, share, shown, significant, spaced
+from repro.tables.values import finite
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """The scripts of a page."""
+    """The script of a page."""
 
-    sources: tuple[str, ...] = ()
+    source: str = ""
     charts: bool = False
     """The page draws figures: it carries plotly.js."""
 
     @property
     def markup(self) -> Markup:
-        """The script elements: plotly.js packed (page.js unpacks it), then one element for each source."""
-        packed = [Markup('<script type="application/gzip" id="plotly">{}</script>').format(_packed())] * self.charts
-        return Markup("\n").join([*packed, *(Markup(f"<script>{source}</script>") for source in self.sources)])
+        """The script elements: plotly.js packed (page.js unpacks it), then the page's own."""
+        packed = [f'<script type="application/gzip" id="plotly">{_packed()}</script>'] * self.charts
+        return Markup("\n".join([*packed, f"<script>{self.source}</script>"]))
 
     @property
     def policy(self) -> Markup:
@@ -43,7 +43,7 @@ class Scripts:
         Styles are `unsafe-inline` because plotly.js inserts style elements when it loads. With hashes instead, its
         hover labels and cursors have no style and every page load logs violations. Styles cannot run scripts.
         """
-        allowed = [*([plotly()] if self.charts else []), *self.sources]
+        allowed = [plotly()] * self.charts + [self.source] * bool(self.source)
         hashes = " ".join(f"'sha256-{_digest(script)}'" for script in allowed) or "'none'"
         return escape(
             f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -54,7 +54,7 @@ class Scripts:
 @cache
 def page_scripts(name: str, charts: bool = True) -> Scripts:
     """Return the scripts of a page: the shared script with the page's own, and plotly.js if it has charts."""
-    return Scripts((template("page.js") + template(name),), charts)
+    return Scripts(template("page.js") + template(name), charts)
 
 
 @cache
@@ -70,7 +70,7 @@ def _packed() -> str:
     return base64.b64encode(files("repro.templates").joinpath("plotly-basic.min.js.gz").read_bytes()).decode()
 
 
-@lru_cache(maxsize=64)
+@cache
 def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
@@ -87,7 +87,7 @@ def rendered(
         show: converts each printed value to what the page shows.
     """
     environment = _environment(show)
-    environment.filters |= FILTERS | dict(filters or {})
+    environment.filters |= filters or {}
     page = environment.get_template(name).render(
         **values, policy=scripts.policy, style=Markup("".join(map(template, styles))),
         scripts=scripts.markup,
@@ -95,12 +95,14 @@ def rendered(
     return page.replace("\r\n", "\n")
 
 
-@lru_cache(maxsize=4)  # compiling the templates takes longer than filling them in
+@cache  # compiling the templates takes longer than filling them in
 def _environment(show: Callable[[object], object]) -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    return Environment(loader=FunctionLoader(template), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-                       lstrip_blocks=True, finalize=show)
+    found = Environment(loader=FunctionLoader(template), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+                        lstrip_blocks=True, finalize=show)
+    found.filters |= FILTERS
+    return found
 
 
 @cache
@@ -113,9 +115,7 @@ def fragment(name: str, values: Mapping[str, Any]) -> str:
     """Render the template `name` as a part of somebody else's page: without a script, and without links, which would
     lead into that page.
     """
-    environment = _environment(shown)
-    environment.filters |= FILTERS
-    text = environment.get_template(name).render(**values, style=Markup(scoped_style()))
+    text = _environment(shown).get_template(name).render(**values, style=Markup(scoped_style()))
     return re.sub(r' href="#(?!s-)[^"]*"', "", text.replace("\r\n", "\n"))
 
 
@@ -162,7 +162,7 @@ def finite_data(data: Any) -> Any:
         return {key: finite_data(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
         return [finite_data(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
+    return finite(data)
 
 
 def inline_json(data: Any) -> Markup:

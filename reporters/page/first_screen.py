@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from repro.bundle.stated import StatedAnswer, stated_answer
 from repro.compare import METRICS
-from repro.compare.figures import Claim
+from repro.compare.figures import Bounds, Claim
 from repro.compare.findings import findings
 from repro.compare.runs.run_warnings import alterations, busy, run_warnings
 from repro.record.folder.ledger import Look
@@ -103,8 +103,7 @@ def first_screen(
     return FirstScreen(
         lead=lead, rest=" ".join(rest), picture=_picture(primary, record.plan.suite.margin), arms=arms,
         left_out=len(cells) - len(arms), claims=_claims(primary, claims),
-        prices=_prices(record, arms),
-        cost=_cost(record), machine=_machine(record),
+        prices=_prices(record, arms), cost=_cost(record), machine=_machine(record),
         busy="; ".join(item.text for item in busy(record)), modified=alterations(record),
         stated=stated if isinstance(stated, StatedAnswer) else None,
         beside=tuple(text for text in stated.beside if text not in {item.line for item in run_warnings(record)})
@@ -182,7 +181,6 @@ def _machine(record: Record) -> str:
 
 
 def _cost(record: Record) -> str:
-    """Say what the trials took."""
     spent = findings(record).cost
     text = f"{plural(spent.trials, 'trial')}, {duration(spent.wall_seconds)} on the clock"
     if price := record.environment.price:
@@ -214,5 +212,11 @@ def looks(record: Record) -> Looks:
     margin = 1 + record.plan.suite.margin
     known = [value for look in record.looks for value in (look.low, look.high, look.ratio) if value is not None]
     axis = around_one([*known, 1 / margin, margin])
-    return Looks(tuple(LookRow(**vars(ratio_mark(axis, look.ratio, look.low, look.high)), look=look)
+    return Looks(tuple(LookRow(**vars(ratio_mark(axis, look.ratio, _interval(look))), look=look)
                        for look in record.looks), axis, (axis.at(1 / margin), axis.at(margin)))
+
+
+def _interval(look: Look) -> Bounds | None:
+    if look.low is None or look.high is None:
+        return None
+    return Bounds(low=look.low, high=look.high, level=1 - look.nominal)

@@ -63,10 +63,11 @@ def parity(record: Record) -> ParityView:
     if data is None:
         return ParityView("unknown", "no outcome is recorded, so it is unknown whether the engines train alike", ())
     left_out = data.get("skipped", {})
-    why = dict.fromkeys(left_out.values())
-    by_reason = ((reason, [label for label, other in left_out.items() if other == reason]) for reason in why)
+    by_reason: dict[str, list[str]] = {}
+    for label, reason in left_out.items():
+        by_reason.setdefault(reason, []).append(label)
     ungated = "".join(f"; not gated: {labels[0] if len(labels) == 1 else plural(len(labels), 'cell')} ({reason})"
-                      for reason, labels in by_reason)
+                      for reason, labels in by_reason.items())
     if not data.get("needed"):
         why_not = str(data.get("why", "no reason recorded"))
         return ParityView("skipped", why_not, ()) if left_out else \
@@ -79,19 +80,17 @@ def parity(record: Record) -> ParityView:
     limits = f"{data.get('steps', '?')} steps in fp32, relative tolerance {data.get('tolerance', 0):g}" \
         if data.get("tolerance") else f"up to step {data.get('steps', '?')}, within three times what rounding does"
     bad = sum(bool(item[3]) for item in found)
-    if bad:
-        return ParityView("failed", f"{bad} of {plural(len(found), 'candidate')} trained differently ({limits})"
-                          f"{ungated}", found)
-    return ParityView("passed", f"{plural(len(found), 'candidate')} trained like the reference ({limits}){ungated}",
-                      found)
+    count = plural(len(found), "candidate")
+    outcome, text = ("failed", f"{bad} of {count} trained differently") if bad else \
+        ("passed", f"{count} trained like the reference")
+    return ParityView(outcome, f"{text} ({limits}){ungated}", found)
 
 
 def _parity_notices(record: Record) -> Iterator[Notice]:
     gate = parity(record)
-    if gate.outcome == "failed":
-        for _, reference, candidate, problem, _ in gate.findings:
-            if problem:
-                yield Notice("fail", "Parity gate failed", f"{candidate} against {reference}: {problem}", "#parity")
+    for _, reference, candidate, problem, _ in gate.findings:
+        if problem:
+            yield Notice("fail", "Parity gate failed", f"{candidate} against {reference}: {problem}", "#parity")
     if gate.outcome in ("unknown", "skipped"):
         yield Notice("warn", "Parity gate", gate.text, "#parity")
 

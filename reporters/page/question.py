@@ -157,8 +157,7 @@ def _accuracy(findings: Findings, primary: Ratio) -> tuple[Sketch, ...]:
     choices = record.plan.cells[0].choices
     target = choices.stop.target
     up = linear([y for trace in traces for _, y in trace.points] + ([target] if target is not None else []))
-    across = from_zero([x for trace in traces for x, _ in trace.points])
-    across = Axis(across.low, across.high, across.log, 0, 100, across.values)
+    across = replace(from_zero([x for trace in traces for x, _ in trace.points]), left=0, right=100)
     return (Sketch(
         f"Final {choices.quality.metric} against the {scale.noun}",
         "large: median of a cell; small: trials (a cross: missed, at its end); line: target",

@@ -63,8 +63,7 @@ def factors(item: Comparison, axis: Axis) -> tuple[Factor, ...]:
 def _factor(
     name: str, kind: Literal["samples", "throughput", "restricted"], value: float, interval: Bounds | None, axis: Axis,
 ) -> Factor:
-    low, high = (interval.low, interval.high) if interval else (None, None)
-    mark = ratio_mark(axis, value, low, high, inverse=kind == "throughput")
+    mark = ratio_mark(axis, value, interval, inverse=kind == "throughput")
     limits = f", interval {mark.interval[0]} to {mark.interval[1]}" if mark.interval else ""
     drawn = "; drawn inverted, as time per sample" if kind == "throughput" else ""
     return Factor(**vars(mark), name=name, kind=kind, words=f"{name}: ratio {mark.ratio}{limits}{drawn}")
@@ -259,14 +258,8 @@ def extent(found: Sequence[Comparison], further: Sequence[float] = ()) -> list[f
     return values + [min(max(end, low / 4), high * 4) for end in ends]
 
 
-def placed(item: Comparison, axis: Axis) -> RatioMark:
-    """Place the ratio of a comparison."""
-    bounds = item.interval
-    return ratio_mark(axis, item.ratio, bounds.low if bounds else None, bounds.high if bounds else None)
-
-
 def _ratio(findings: Findings, index: int, item: Comparison, known: dict[str, CellMark], axis: Axis) -> Ratio:
-    record, mark = findings.record, placed(item, axis)
+    record, mark = findings.record, ratio_mark(axis, item.ratio, item.interval)
     base = findings.summary(item.baseline, METRICS[item.metric].name).median
     shared, apart = _stated(record.cell(item.candidate), record.cell(item.baseline))
     return Ratio(
@@ -322,7 +315,6 @@ def _pairs(record: Record, item: Comparison, axis: Axis) -> tuple[PairRow, ...]:
 
 
 def _words(item: Comparison, mark: RatioMark) -> str:
-    """Describe the drawing in one sentence."""
     if mark.ratio is None:
         return f"no {'result' if item.refused else 'ratio'}: {item.because}"
     if mark.interval is None or item.interval is None:

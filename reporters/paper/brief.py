@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -125,9 +126,8 @@ def _doubts(answers: Findings, row: Row) -> Iterator[str]:
         yield "no outcome of a parity gate is recorded: it is unknown whether the engines train alike"
     if row["trials"] != row["planned"]:
         yield f"only {row['trials']} of {row['planned']} trials have run; all figures can still change"
-    failed = sorted({item.status for item in record.results} - {"ok"})
-    for status in failed:
-        count = sum(item.status == status for item in record.results)
+    failed = Counter(item.status for item in record.results if item.status != "ok")
+    for status, count in sorted(failed.items()):
         yield f"{plural(count, 'trial')} ended as {status.replace('_', ' ')}"
     again = len(record.attempts) - len({item.trial_id for item in record.attempts})
     if again:
@@ -135,8 +135,7 @@ def _doubts(answers: Findings, row: Row) -> Iterator[str]:
     yield from (f"unfair tuning: {plain(text)}" for text in (tuned.problems if tuned else ()))
     yield from (" ".join(plain(note).split())[:1000] for note in record.plan.notes)
     yield from (" ".join(plain(item.line).split())[:1000] for item in answers.warnings)
-    origins = origins_of(record, record.plan.cells)
-    if "simulated" in origins:
+    if "simulated" in origins_of(record, record.plan.cells):
         yield "simulated figures come from an engine that trains nothing"
     if any(cell.choices.origin == "emulated" for cell in record.plan.cells):
         yield "emulated figures come from a cluster of network namespaces on one machine"

@@ -77,34 +77,26 @@ def figures(record: Record, shown: Shown | None = None) -> list[Drawing]:
 
 def draw(found: Sequence[Drawing], out: Path) -> list[str]:
     """Write every figure in every format and return the paths."""
-    paths = []
-    for item in found:
-        for kind in FORMATS:
-            path = out / FOLDER / f"{item.name}.{kind}"
-            write_bytes(path, rendered_figure(item, kind))
-            paths.append(str(path))
-    return paths
+    paths = {out / FOLDER / f"{item.name}.{kind}": (item, kind) for item in found for kind in FORMATS}
+    for path, (item, kind) in paths.items():
+        write_bytes(path, rendered_figure(item, kind))
+    return [str(path) for path in paths]
 
 
 def rendered_figure(item: Drawing, kind: str) -> bytes:
     """Render a figure in one of `FORMATS`, independent of the matplotlib settings of the user."""
     import matplotlib as mpl
-
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(SETTINGS)
-        return _rendered(item, kind)
-
-
-def _rendered(item: Drawing, kind: str) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, item.height), layout="constrained")
-    FigureCanvasAgg(figure)
-    item.into(figure)
     stream = io.BytesIO()
-    figure.savefig(stream, format=kind, metadata=METADATA[kind])
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(SETTINGS)
+        figure = Figure(figsize=(WIDTH, item.height), layout="constrained")
+        FigureCanvasAgg(figure)
+        item.into(figure)
+        figure.savefig(stream, format=kind, metadata=METADATA[kind])
     return stream.getvalue()
 
 
@@ -140,7 +132,6 @@ def _draw_curves(record: Record, cells: Sequence[Cell], metric: str, target: flo
                           linestyle=PATTERNS[index], label=None if number else shown_text(cell.label))
         pane.set_xlabel(words)
         pane.set_xlim(left=0)
-    for pane in panes:
         pane.set_ylabel(shown_text(f"{metric} [{_origins(record, cells)}]"))
     handles, labels = panes[0].get_legend_handles_labels()
     if handles:
@@ -246,7 +237,7 @@ def head_rows(pane: Any, labels: Sequence[str]) -> None:
     pane.set_yticks(range(len(labels)), [])
     pane.tick_params(axis="y", length=0)
     for place, label in enumerate(labels):
-        lines = label.split("\n") if "\n" in label else folded(label).split("\n")
+        lines = (label if "\n" in label else folded(label)).split("\n")
         text = "\n".join(shown_text(shortened(line, LETTERS - 20, 15)) for line in lines)
         pane.annotate(text, (0, place - 0.16), (3, 0), fontsize=SMALL, va="bottom", ha="left",
                       xycoords=("axes fraction", "data"), textcoords="offset points", linespacing=1.0, zorder=4,
@@ -254,17 +245,17 @@ def head_rows(pane: Any, labels: Sequence[str]) -> None:
     pane.set_ylim(len(labels) - 0.5, -0.85)
 
 
-def folded(text: str, letters: int = 0) -> str:
+def folded(text: str, letters: int = LETTERS) -> str:
     """Fold a label into at most two lines that fit the width of a figure."""
-    lines = textwrap.wrap(text, letters or LETTERS) or [""]
+    lines = textwrap.wrap(text, letters) or [""]
     if len(lines) <= 2:
         return "\n".join(lines)
-    return f"{lines[0]}\n{lines[1][:(letters or LETTERS) - 22].rstrip()} ... {text[-17:].lstrip()}"
+    return f"{lines[0]}\n{lines[1][:letters - 22].rstrip()} ... {text[-17:].lstrip()}"
 
 
 def _plain_ticks(pane: Any, shown: Sequence[Comparison]) -> None:
     """Label a logarithmic axis of ratios with plain numbers: 0.5, 0.8, 1, 1.25, 2."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+    from matplotlib.ticker import FixedLocator, NullLocator
 
     seen = [value for item in shown for value in (
         *(pair.candidate / pair.baseline for pair in item.pairs if pair.baseline > 0 and pair.candidate > 0),
@@ -282,7 +273,7 @@ def _plain_ticks(pane: Any, shown: Sequence[Comparison]) -> None:
             break
     pane.xaxis.set_major_locator(FixedLocator(ticks))
     pane.xaxis.set_minor_locator(NullLocator())
-    pane.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    pane.xaxis.set_major_formatter("{x:g}")
 
 
 def _origins(record: Record, cells: Sequence[Cell]) -> str:
@@ -302,11 +293,6 @@ def shown_text(text: str) -> str:
 
 @cache
 def _glyphs() -> set[int]:
-    """Return the code points of the font."""
     from matplotlib.font_manager import findfont, get_font
 
     return set(get_font(findfont("DejaVu Sans")).get_charmap())
-
-
-__all__ = ["COLORS", "FOLDER", "SMALL", "TALL", "Drawing", "draw", "figures", "head_rows", "left_out",
-           "rendered_figure", "shown_text"]

@@ -35,8 +35,9 @@ class Macro:
 
 def letters(text: str) -> str:
     """Return `text` as a name of letters: words begin with a capital, digits are spelled, the rest is left out."""
-    flat = unicodedata.normalize("NFKD", text).replace(".", " Point ") if re.search(r"\d\.\d", text) else \
-        unicodedata.normalize("NFKD", text)
+    flat = unicodedata.normalize("NFKD", text)
+    if re.search(r"\d\.\d", text):
+        flat = flat.replace(".", " Point ")
     spelled = re.sub(r"[0-9]", lambda found: f" {DIGITS[int(found[0])]} ", flat)
     return "".join(word[0].upper() + word[1:] for word in re.findall("[A-Za-z]+", spelled))
 
@@ -137,7 +138,6 @@ def _of_cells(record: Record, part: Shown) -> Iterator[Macro]:
 
 
 def _number(value: float | None, digits: int = 3) -> str:
-    """Format a number for text and formulas alike."""
     if value is None:
         return MISSING
     text = rounded(value, digits)
@@ -147,7 +147,7 @@ def _number(value: float | None, digits: int = 3) -> str:
     return text.replace(",", "{,}")
 
 
-def numbers_file(found: list[Macro], prefix: str = "") -> str:
+def numbers_file(found: list[Macro], prefix: str) -> str:
     """Return `numbers.tex`; each macro follows a comment with the sentence it belongs to.
 
     Args:

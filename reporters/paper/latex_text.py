@@ -51,17 +51,14 @@ def _line(text: str) -> str:
 
 
 def _character(character: str) -> str:
+    # T1 fonts have the accented letters of Latin Extended-A, and these.
+    accented = "\u0100" <= character <= "\u017e" and (
+        character in "\u0110\u0111\u0131\u0141\u0142\u0152\u0153" or len(unicodedata.normalize("NFD", character)) > 1)
     if character in SPECIAL:
         return SPECIAL[character]
-    if " " <= character <= "~" or "\u00c0" <= character <= "\u00ff" or _accented(character):
+    if " " <= character <= "~" or "\u00c0" <= character <= "\u00ff" or accented:
         return character
     return f"\\texttt{{U+{ord(character):04X}}}"
-
-
-def _accented(character: str) -> bool:
-    """Return if T1 fonts have this letter of Latin Extended-A."""
-    return "\u0100" <= character <= "\u017e" and (
-        character in "\u0110\u0111\u0131\u0141\u0142\u0152\u0153" or len(unicodedata.normalize("NFD", character)) > 1)
 
 
 def breakable(text: str) -> str:

@@ -110,7 +110,6 @@ def _steps(cell: Cell, result: Result) -> float:
 
 
 def _charts(record: Record, lines: Sequence[ScalingLine]) -> tuple[Chart, ...]:
-    """Draw both planes against the number of processes."""
     cells = {mark.number: record.cell(cell_id) for cell_id, mark in marks(record).items()}
 
     def median_of(read: Callable[[Cell, Result], float | None]) -> Callable[[ScalingPoint], float | None]:

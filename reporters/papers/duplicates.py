@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from repro.compare.verdict.summary import Summary, summarize
 from repro.record.folder.store import Record
@@ -23,22 +23,14 @@ WAYS = (("near", "near-duplicates left out", "solid", "circle"),
 """(option `leave_out`, words, dash, symbol)."""
 
 
-class LeftOut(NamedTuple):
-    """One cell; the facts are those of its plan, which its trials have checked."""
-
-    cell: Cell
-    dedup: Dedup
-    selected: Selected
-
-
-def left_out(record: Record) -> Iterator[LeftOut]:
-    """Yield the cells in the order of the plan."""
+def left_out(record: Record) -> Iterator[tuple[Cell, Dedup, Selected]]:
+    """Yield the cells in the order of the plan, with the facts of the plan, which its trials have checked."""
     for cell in record.plan.cells:
         if isinstance(cell.choices, TrainingConfig):
             plugin = cell.choices.workload.plugin
             dedup, selected = getattr(plugin, "dedup", None), getattr(plugin, "selected", None)
             if isinstance(dedup, Dedup) and isinstance(selected, Selected):
-                yield LeftOut(cell, dedup, selected)
+                yield cell, dedup, selected
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,40 +63,35 @@ def duplicate_table(record: Record) -> Table:
 def duplicates(record: Record, _: ScalingView) -> DuplicatesView:
     """Compute the section."""
     known = marks(record)
-    found = [(cell, dedup, selected, summarize(cell, record.of_cell(cell.cell_id), "accuracy"))
-             for cell, dedup, selected in left_out(record)]
-    rows = tuple(DuplicateRow(known[cell.cell_id], dedup, selected, summary)
-                 for cell, dedup, selected, summary in found)
-    points = [(dedup, selected, summary) for _, dedup, selected, summary in found if summary.values]
+    rows = tuple(DuplicateRow(known[cell.cell_id], dedup, selected,
+                              summarize(cell, record.of_cell(cell.cell_id), "accuracy"))
+                 for cell, dedup, selected in left_out(record))
+    points = [row for row in rows if row.summary.values]
     return DuplicatesView(rows, (_chart(points),) if points else (), any(row.selected.planted for row in rows))
 
 
-def _chart(points: list[tuple[Dedup, Selected, Summary]]) -> Chart:
+def _chart(points: list[DuplicateRow]) -> Chart:
     traces = [trace for way in WAYS if (trace := _trace(points, *way))]
     drawn = layout("training images that stay, % of all", "final quality")
     drawn["xaxis"].pop("rangemode")
-    figure = {"data": traces, "layout": drawn}
     return Chart("near-duplicates", "Final quality by how much stays", "median over trials, with its 95 % interval",
-                 figure,
+                 {"data": traces, "layout": drawn},
                  "Final quality against the share of training images that stay, near-duplicates left out or the "
                  "same number at random")
 
 
-def _trace(
-    points: list[tuple[Dedup, Selected, Summary]], way: str, words: str, dash: str, symbol: str
-) -> dict[str, Any] | None:
-    chosen = sorted(((selected, summary, dedup) for dedup, selected, summary in points if dedup.leave_out == way),
-                    key=lambda item: item[0].kept)
+def _trace(points: list[DuplicateRow], way: str, words: str, dash: str, symbol: str) -> dict[str, Any] | None:
+    chosen = sorted((row for row in points if row.dedup.leave_out == way), key=lambda row: row.selected.kept)
     if not chosen:
         return None
-    middle = [summary.median_final or 0.0 for _, summary, _ in chosen]
-    ends = [(summary.interval.low, summary.interval.high) if summary.interval else (value, value)
-            for (_, summary, _), value in zip(chosen, middle, strict=True)]
+    middle = [row.summary.median_final or 0.0 for row in chosen]
+    ends = [(row.summary.interval.low, row.summary.interval.high) if row.summary.interval else (value, value)
+            for row, value in zip(chosen, middle, strict=True)]
     color = f"--c{0 if way == 'near' else 1}"
     return {
         "type": "scatter", "mode": "lines+markers", "name": words, "meta": [words],
-        "x": [short(100 * selected.kept / selected.samples) for selected, _, _ in chosen],
-        "y": [short(value) for value in middle], "text": [f"threshold {dedup.threshold}" for _, _, dedup in chosen],
+        "x": [short(100 * row.selected.kept / row.selected.samples) for row in chosen],
+        "y": [short(value) for value in middle], "text": [f"threshold {row.dedup.threshold}" for row in chosen],
         "line": {"color": color, "dash": DASHES[dash], "width": 1.8},
         "marker": {"symbol": symbol, "size": 7, "color": color},
         "hovertemplate": "%{meta[0]}<br>%{text}: %{x:.3~g} % stay, %{y:.4~g}<extra></extra>",

@@ -19,7 +19,14 @@ class LayerRow:
 
     mark: CellMark
     layer: LayerCost
-    choice: str
+
+    @property
+    def choice(self) -> str:
+        """Describe how the gradient travels."""
+        if not self.layer.linear:
+            return "all-reduce: not a separate fully connected layer"
+        way, paper = ("factors" if chosen else "all-reduce" for chosen in (self.layer.factors, self.layer.paper))
+        return way if way == paper else f"{way}; the paper's rule: {paper}"
 
 
 def layer_table(record: Record) -> Table:
@@ -35,13 +42,6 @@ def layer_rows(record: Record, _: ScalingView) -> tuple[LayerRow, ...]:
     """Return the cost tables of all cells that have one, as their first trial planned it: shapes decide it alone."""
     known = marks(record)
     return tuple(
-        LayerRow(known[cell.cell_id], layer, _choice(layer))
+        LayerRow(known[cell.cell_id], layer)
         for cell in record.plan.cells
         for layer in next((item.gradient_plan for item in record.of_cell(cell.cell_id) if item.gradient_plan), ()))
-
-
-def _choice(layer: LayerCost) -> str:
-    if not layer.linear:
-        return "all-reduce: not a separate fully connected layer"
-    way, paper = ("factors" if chosen else "all-reduce" for chosen in (layer.factors, layer.paper))
-    return way if way == paper else f"{way}; the paper's rule: {paper}"

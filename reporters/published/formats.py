@@ -59,8 +59,6 @@ def _scores(imports: Sequence[Published]) -> list[Drawing]:
 
 
 def _draw_scores(cells: Sequence[tuple[PublishedCell, list[float]]], figure: Any) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
     pane = figure.subplots()
     for place, (cell, minutes) in enumerate(cells):
         color = COLORS[place % len(COLORS)]
@@ -72,8 +70,8 @@ def _draw_scores(cells: Sequence[tuple[PublishedCell, list[float]]], figure: Any
     everything = [value for _, minutes in cells for value in minutes]
     if min(everything) > 0 and max(everything) / min(everything) > SPAN:
         pane.set_xscale("log")
-        pane.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))  # the default writes formulas
-        pane.xaxis.set_minor_formatter(NullFormatter())
+        pane.xaxis.set_major_formatter("{x:,g}")  # the default writes formulas
+        pane.xaxis.set_minor_formatter("")
         pane.set_xlabel("minutes to target (logarithmic) [published]")
     else:
         pane.set_xlim(left=0)
@@ -106,7 +104,7 @@ def _batches(imports: Sequence[Published]) -> list[Drawing]:
 def _draw_batches(
     unit: str, by_round: dict[str, list[tuple[int, float]]], reference: Sequence[tuple[int, float]], figure: Any
 ) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+    from matplotlib.ticker import FixedLocator, NullLocator
 
     pane = figure.subplots()
     for index, (round_name, points) in enumerate(by_round.items()):
@@ -123,7 +121,7 @@ def _draw_batches(
     pane.xaxis.set_major_locator(FixedLocator(batch_ticks(
         [x for points in (*by_round.values(), reference) for x, _ in points])))
     pane.xaxis.set_minor_locator(NullLocator())
-    pane.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    pane.xaxis.set_major_formatter("{x:,.0f}")
     pane.set_ylim(bottom=0)
     pane.set_xlabel("global batch, samples (logarithmic)")
     pane.set_ylabel(f"{unit} to the target [published]")
@@ -147,7 +145,6 @@ def claim_figures(imports: Sequence[Published]) -> list[Drawing]:
 
 def _draw_claims(claims: Sequence[ArmClaim], figure: Any) -> None:
     from matplotlib.dates import AutoDateLocator
-    from matplotlib.ticker import FuncFormatter, NullFormatter
 
     pane = figure.subplots()
     for verdict, (mark, color) in MARKS.items():
@@ -162,8 +159,8 @@ def _draw_claims(claims: Sequence[ArmClaim], figure: Any) -> None:
                   [high - seconds for seconds, (_, high) in zip(middle, bounds, strict=True)]],
             fmt=mark, color=color, markersize=4, elinewidth=0.8, capsize=2, label=f"quality {verdict}")
     pane.set_yscale("log")
-    pane.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    pane.yaxis.set_minor_formatter(NullFormatter())
+    pane.yaxis.set_major_formatter("{x:,g}")
+    pane.yaxis.set_minor_formatter("")
     pane.set_xlabel("date of the record")
     pane.set_ylabel("mean time, seconds (logarithmic) [published]")
     pane.xaxis.set_major_locator(AutoDateLocator(maxticks=5))

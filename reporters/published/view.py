@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup, escape
 
@@ -122,14 +121,6 @@ class OwnRun:
     place: str
     rows: tuple[CellRow, ...]
     facts: tuple[tuple[str, str], ...]
-
-
-def view(imports: Sequence[Published], own: Sequence[Record]) -> dict[str, Any]:
-    """Compute everything on the page; the same folders give the same values in the same order."""
-    most = budget(sum(len(item.results) for item in imports))
-    return {"long": LONG, "printed": PRINTED,
-            "imports": [_import(index, item, most) for index, item in enumerate(imports, 1)],
-            "styles": WORDS, "own": [_own(index, item) for index, item in enumerate(own, 1)]}
 
 
 def _import(index: int, published: Published, most: int) -> ImportView:
@@ -288,10 +279,12 @@ def write(imports: Sequence[Published], own: Sequence[Record], out: Path) -> lis
 
 def render(imports: Sequence[Published], own: Sequence[Record] = ()) -> str:
     """Render the page: works offline, tables need no JavaScript, the same bytes for the same folders."""
-    values = view(imports, own)
-    charts = any(group.charts for item in values["imports"] for group in item.groups) or any(
-        item.overlays or item.contest for item in values["imports"])
-    return rendered("published.html.j2", {**values, "goal": goal}, page_scripts("published.js", charts),
+    most = budget(sum(len(item.results) for item in imports))
+    shown_imports = [_import(index, item, most) for index, item in enumerate(imports, 1)]
+    values = {"long": LONG, "printed": PRINTED, "imports": shown_imports, "styles": WORDS, "goal": goal,
+              "own": [_own(index, item) for index, item in enumerate(own, 1)]}
+    charts = any(item.overlays or item.contest or any(group.charts for group in item.groups) for item in shown_imports)
+    return rendered("published.html.j2", values, page_scripts("published.js", charts),
                     styles=("report.css", "published.css"), show=_shown, filters={
                         "breaks": _breaks, "counted": _count, "brief": lambda text: shortened(text, 24, 10)})
 

@@ -1,25 +1,29 @@
-"""Scores over workloads as the page shows them: the profiles as steps with bands, and the tables behind them."""
+"""Scores over workloads on the page and in a paper: the profiles as steps with bands, and the tables behind them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from repro.compare import METRICS, MetricSpec
 from repro.record.folder.store import Record
-from repro.scores.scores import TWICE, ContenderScore, Outcome, Scores, record_scores
+from repro.scores.scores import TWICE, ContenderScore, Outcome, Scores, ranking, record_scores
 from repro.tables.text import plural, wrapped
 
 from ..page.cells import ContenderMark, contender_mark
 from ..page.charts.plot import DASHES as PATTERNS
 from ..page.charts.plot import Chart, layout
 from ..page.charts.scaling import ScalingView
+from ..paper.figures import COLORS, LINES, SMALL, Drawing, left_out, shown_text
+from ..paper.figures import PATTERNS as PAPER_PATTERNS
 
 BANDS_UP_TO = 4
 """Contenders up to which bands are visible at first."""
 TICKS = (1, 1.2, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Labelled factors of a profile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +137,39 @@ def _stairs(taus: Sequence[float], values: Sequence[float]) -> tuple[list[float]
         x += [float(f"{tau:.7g}"), float(f"{following:.7g}")]
         y += [value, value]
     return x, y
+
+
+# ---- for a paper
+
+
+def profiles(record: Record) -> list[Drawing]:
+    """Make the figure of performance profiles; none without scores over workloads."""
+    found = ranking(record)
+    if found is None:
+        return []
+    shown = found.contenders[:LINES]
+    bands = f"; bands: 95 % of {found.draws:,} draws of the seeds" if found.draws else ""
+    caption = (f"Performance profiles over {plural(len(found.workloads), 'workload')}: share of them that a contender "
+               f"solves within a factor of the best {METRICS[found.metric].noun} there{bands}. A missed workload is "
+               f"within no factor. Figures: {' and '.join(found.origins)}."
+               f"{left_out(shown, found.contenders, 'contender')}")
+    return [Drawing("profiles", caption, 2.8 + 0.17 * len(shown), partial(_draw_profiles, found))]
+
+
+def _draw_profiles(found: Scores, figure: Any) -> None:
+    pane = figure.subplots()
+    for index, item in enumerate(found.contenders[:LINES]):
+        if item.low:
+            pane.fill_between(found.taus, item.low, item.high, step="post", color=COLORS[index], alpha=0.12,
+                              linewidth=0)
+        pane.step(found.taus, item.profile, where="post", color=COLORS[index], linewidth=1.2,
+                  linestyle=PAPER_PATTERNS[index], label=shown_text(item.name))
+    pane.set_xscale("log")
+    pane.xaxis.set_major_formatter("{x:g}")
+    pane.xaxis.set_minor_formatter("")
+    pane.set_xticks([tick for tick in TICKS if tick <= found.taus[-1]])
+    pane.set_xlim(1, found.taus[-1])
+    pane.set_ylim(-0.03, 1.05)
+    pane.set_xlabel(f"factor of the best {METRICS[found.metric].noun}")
+    pane.set_ylabel(shown_text(f"share of workloads [{' and '.join(found.origins)}]"))
+    figure.legend(loc="outside lower left", ncols=1, fontsize=SMALL)

@@ -48,7 +48,7 @@ def _view(outcome: CommOutcome, world: WorldResult, name: str) -> RunView:
     tags = {"mlflow.runName": f"{name}, {world.world} ranks", "repro.kind": "bench comm",
             "repro.origin": outcome.origin, "repro.effective": world.effective.get(name, "")}
     return RunView(key=f"{name}/{world.world}", start_ms=now, tags=tags, status="FINISHED", end_ms=now,
-                params={key: str(value) for key, value in params.items()})
+                   params={key: str(value) for key, value in params.items()})
 
 
 def _metrics(point: CommPoint, world: int, view: RunView) -> list[MetricPoint]:

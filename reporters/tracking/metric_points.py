@@ -87,15 +87,15 @@ def training_points(events: Iterable[Recorded], batch: int, quality: Quality = P
             yield from _block(event, at_ms, batch)
         elif isinstance(event, Updates):  # of the block whose steps came last
             lags = {"version": event.staleness, "clock": event.ahead}
-            yield from _points({f"curve/{name}_lag": sum(found) / len(found) for name, found in lags.items() if found},
-                               step, round(at_ms))
+            means = {f"curve/{name}_lag": sum(found) / len(found) for name, found in lags.items() if found}
+            yield from finite_points(means, step, round(at_ms))
         elif isinstance(event, Evaluation):
             values = {
                 f"curve/eval_{event.metric or 'value'}": event.value, "curve/train_loss": event.train_loss,
                 "progress/samples": event.samples_count if event.counted else None, "progress/epoch": event.epoch_num,
                 **quality.columns("curve/eval_", event.value),
             }
-            yield from _points(values, round(event.samples_count / batch), round(at_ms))
+            yield from finite_points(values, round(event.samples_count / batch), round(at_ms))
 
 
 def _block(block: StepBlock, at_ms: float, batch: int) -> Iterator[MetricPoint]:
@@ -122,7 +122,7 @@ def system_points(events: Iterable[Recorded], first: int) -> Iterator[MetricPoin
     """
     samples = [(item.event, item.time_ms) for item in events if isinstance(item.event, SystemSample)]
     for number, (sample, at_ms) in enumerate(samples, first):
-        yield from _points({f"system/{name}": value for name, value in sample}, number, round(at_ms))
+        yield from finite_points({f"system/{name}": value for name, value in sample}, number, round(at_ms))
 
 
 def result_points(
@@ -152,7 +152,7 @@ def result_points(
         values |= {f"target/{name}": value for name, value in result.bracket.model_dump().items()}
     head = f"{ANSWER}/{column_of(declared)}" if declared else ""
     ordered = sorted(values, key=lambda key: (key != head, not key.startswith(f"{ANSWER}/")))  # the answer first
-    return list(_points({key: values[key] for key in ordered}, 0, time_ms))
+    return list(finite_points({key: values[key] for key in ordered}, 0, time_ms))
 
 
 def trials_to_come(record: Record, time_ms: int) -> tuple[int, int]:
@@ -211,16 +211,6 @@ def cell_points(
             for key, value in values.items()]
 
 
-def tuning_points(figures: Mapping[str, float], step: int, time_ms: int) -> list[MetricPoint]:
-    """Return what the tuning of a cell's contender took.
-
-    Args:
-        figures: `Findings.tuning_figures` of the cell.
-        step: see `trials_to_come`.
-    """
-    return list(_points({f"tuning/{name}": value for name, value in figures.items()}, step, time_ms))
-
-
 def levels(summaries: Sequence[Summary], comparisons: Sequence[Comparison]) -> dict[str, str]:
     """Return name -> nominal coverage of each interval of `cell_points`: constants, so they are no metrics."""
     named = {column_of(item.metric): item.interval for item in summaries}
@@ -239,7 +229,7 @@ def _bounds(name: str, bounds: Bounds | None, against: str = "") -> dict[str, fl
     return {f"{name}_low{against}": low, f"{name}_high{against}": high}
 
 
-def _points(values: Mapping[str, Any], step: int, time_ms: int) -> Iterator[MetricPoint]:
+def finite_points(values: Mapping[str, Any], step: int, time_ms: int) -> Iterator[MetricPoint]:
     """Yield a point for every finite value."""
     for key, value in values.items():
         if _is_finite(value):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel, Field, ValidationError
@@ -71,7 +71,9 @@ def cell_note(
     figures = _figures(summary) if summary else ""
     first = next(iter(comparisons), None)
     head = _sentences(_capital(_verdict(first) if first else figures), _report(record, links))
-    beside = [*(_claim(record, cell)), *([first.also] if first and first.also else []),
+    beside = [*(f"claim: {claim.statement}: {claim.verdict}, {claim.because}" for claim in findings(record).claims
+                if claim.cell_id == cell.cell_id),
+              *([first.also] if first and first.also else []),
               *(f"caution: {text}" for text in (first.cautions if first else ())),
               *(f"{item.word} of the run: {item.line}" for item in findings(record).warnings)]
     why = f"Why: {_text(first.because)}. This contrast was {'' if first.primary else 'not '}declared in the suite." \
@@ -123,12 +125,6 @@ def _figures(item: Summary) -> str:
     parts = [f"median {spec.noun} {median}", f"{item.ok} of {item.n} {item.done}"]
     parts += [f"final quality {rounded(item.median_final, 4)}"] if item.median_final is not None else []
     return ", ".join(parts)
-
-
-def _claim(record: Record, cell: Cell) -> Iterator[str]:
-    for claim in findings(record).claims:
-        if claim.cell_id == cell.cell_id:
-            yield f"claim: {claim.statement}: {claim.verdict}, {claim.because}"
 
 
 def _report(record: Record, links: Links) -> str:

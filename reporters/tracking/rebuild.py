@@ -37,8 +37,7 @@ def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float)
         TrackingError: the store cannot be reached, or holds too little of the record.
     """
     configure_mlflow(timeout_seconds)
-    name = repr(limited(experiment, 100))
-    place = uri or store_uri()
+    name, place = repr(limited(experiment, 100)), uri or store_uri()
     require_store(place)
     with translated(place):
         from mlflow import MlflowClient

@@ -173,11 +173,9 @@ def trial_view(
 
 def _result_tags(course: AttemptRun) -> dict[str, str]:
     """Return what a trial ended with; what was read back is one tag a kind, in JSON."""
-    tags = {"repro.reason": course.reason} if course.reason else {}
-    for name in ("hashes", "effective"):
-        found = getattr(course.result, name) if course.result else {}
-        tags |= {f"repro.{name}": json.dumps(found, sort_keys=True)} if found else {}
-    return tags
+    found = {"hashes": course.result.hashes, "effective": course.result.effective} if course.result else {}
+    return ({"repro.reason": course.reason} if course.reason else {}) | {
+        f"repro.{name}": json.dumps(values, sort_keys=True) for name, values in found.items() if values}
 
 
 def _listed(files: Mapping[str, Path]) -> dict[str, str]:
@@ -205,7 +203,7 @@ def cell_view(
         comparisons: those in which it is the candidate, the most important first.
         report: True if this run carries the report, which can have megabytes.
     """
-    folder, params_texts = record.folder, flat_params(cell, {"device": cell.choices.device})
+    folder, (params, texts) = record.folder, flat_params(cell, {"device": cell.choices.device})
     results = record.of_cell(cell.cell_id)
     summaries = [findings(record).summary(cell.cell_id, metric) for metric in cell_metrics(record)] if results else []
     note = cell_note(record, cell, next(iter(summaries), None), comparisons, links)
@@ -224,8 +222,8 @@ def cell_view(
     ended = "KILLED" if not over else "FAILED" if failed else "FINISHED"
     running = alive and not over
     return RunView(
-        key=cell_key(cell), start_ms=min(start for start, _ in spans), tags=_cut(tags), params=params_texts[0],
-        data=data_of(record, cell.choices), files=files, texts=params_texts[1] | (_tables(record) if report else {}),
+        key=cell_key(cell), start_ms=min(start for start, _ in spans), tags=_cut(tags), params=params,
+        data=data_of(record, cell.choices), files=files, texts=texts | (_tables(record) if report else {}),
         status="RUNNING" if running else ended, end_ms=None if running else max(end for _, end in spans),
     )
 

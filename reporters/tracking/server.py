@@ -68,7 +68,6 @@ class Server:
             self.experiment_id = self._connected(experiment)
 
     def _connected(self, experiment: str) -> str:
-        """Make the first contact with the store and return the id of the experiment."""
         from mlflow import MlflowClient
 
         # Only a test that the store answers: it may be short.
@@ -113,7 +112,7 @@ class Server:
                 raise
             return self._usable(found, name)
 
-    def images(self, run: str, known: Mapping[str, str] | None = None) -> dict[str, StoredRun]:
+    def images(self, run: str, known: Mapping[str, str]) -> dict[str, StoredRun]:
         """Return all runs of a record in the store by key, found by tags because tracking.json can be lost.
 
         If the answer to `create` was lost, two runs can have one key. One stays, the others are deleted.
@@ -124,7 +123,7 @@ class Server:
         found: dict[str, list[Any]] = {}
         for item in search(self._client, self.experiment_id, f"tags.`repro.run` = '{run}'", "ASC"):
             found.setdefault(item.data.tags.get("repro.key", ""), []).append(item)
-        return {key: _image(self._one(runs, (known or {}).get(key))) for key, runs in found.items()}
+        return {key: _image(self._one(runs, known.get(key))) for key, runs in found.items()}
 
     def _one(self, runs: Sequence[Any], known: str | None) -> Any:
         """Keep the known one of several runs with one key, else the one with most metrics; delete the others."""
@@ -213,7 +212,6 @@ class Server:
 
 
 def _is_new(stored: float | None, point: MetricPoint) -> bool:
-    """Return True if the store must get a figure."""
     if math.isnan(point.value):
         return point.key.startswith(f"{ANSWER}/") if stored is None else not math.isnan(stored)
     return stored != point.value

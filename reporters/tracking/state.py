@@ -48,7 +48,6 @@ class Store(BaseModel):
 class State(BaseModel):
     """The complete file; stores by their URI without credentials."""
 
-    version: int = 1
     run: str = ""
     stores: dict[str, Store] = Field(default_factory=dict)
 

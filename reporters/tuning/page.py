@@ -9,12 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from repro.compare.findings import findings
-from repro.compare.tuning_check import (
-    Budget,
-    TuningCheck,
-    near_an_end,
-    untuned_optimizers,
-)
+from repro.compare.tuning_check import Budget, TuningCheck, near_an_end, untuned_optimizers
 from repro.record.folder.store import Record
 from repro.record.tuning import RULE, TriedSetting, TunedContender, Tuning
 from repro.suite.field_problem import as_text
@@ -77,7 +72,7 @@ class Parallel:
 def parallel(contender: TunedContender, metric: str) -> Parallel:
     """Draw the settings of a contender."""
     names = sorted(contender.space.space)
-    places = [_place(index, len(names) + 1) for index in range(len(names) + 1)]
+    places = [round(13.0 + 73.0 * index / max(1, len(names)), 3) for index in range(len(names) + 1)]
     lower = is_lower_better(contender, metric)
     scale = _Scale([item.figure for item in contender.settings if item.figure is not None], lower)
     axes = [DrawnAxis(name, at, at == places[0], _ticks(contender.space.space[name]))
@@ -127,10 +122,6 @@ def _words(item: TriedSetting, metric: str) -> str:
     quality = "" if item.quality is None else f", best quality {significant(item.quality, 4)}"
     return (f"setting {item.number}, rank {item.rank}: {setting_text(item.values)}: {METRICS[metric].noun} "
             f"{figure_text(item, metric)}{quality}")
-
-
-def _place(index: int, count: int) -> float:
-    return round(13.0 + 73.0 * index / max(1, count - 1), 3)
 
 
 def _height(axis: Axis, value: Any) -> float:

@@ -164,6 +164,17 @@ def refuse_crowded(place: str, raw: bytes) -> None:
                           f"{MAX_PARTS:,} lists and objects)")
 
 
+def is_deep(value: Any, levels: int) -> bool:
+    """Return True if lists and objects in a value are nested deeper than `levels`; it does not recurse."""
+    level = [value]
+    for _ in range(levels):
+        level = [inner for item in level if isinstance(item, dict | list)
+                 for inner in (item.values() if isinstance(item, dict) else item)]
+        if not level:
+            return False
+    return True
+
+
 def read_bounded(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
     """Read an untrusted plain file, within `limit` bytes.
 

@@ -150,7 +150,7 @@ PARTS: dict[str, dict[str, str]] = {
         "score-times": "repro.scores.score_tables:short_times",
         "tuning": "repro.reporters.tuning.tables:tuning_table",
     },
-    "figure": {"profiles": "repro.reporters.scores.figure:profiles"},
+    "figure": {"profiles": "repro.reporters.scores.page:profiles"},
     "sufficient factors": {
         "unsupported": "repro.papers.wait_free.gradient_plan:unsupported",
         "remark": "repro.papers.wait_free.gradient_plan:remark",

@@ -144,8 +144,7 @@ def _wire(cell: Cell, item: Result) -> float | None:
 
 def _formula(item: Result) -> Formula | None:
     """Return None if the formula covers too little of the payload (`NEGLIGIBLE`)."""
-    known = item.traffic is not None and item.traffic.uncounted_share <= NEGLIGIBLE
-    return item.traffic.formula if item.traffic and known else None
+    return item.traffic.formula if item.traffic and item.traffic.uncounted_share <= NEGLIGIBLE else None
 
 
 def _network(cell: Cell, item: Result, model: CostModel | None) -> float | None:
@@ -225,7 +224,7 @@ class ScalingPoint:
         }
 
 
-def _label(cell: Cell, more: str = "") -> str:
+def _label(cell: Cell, more: str) -> str:
     """Return the settings that the cells of a line share and that distinguish it from other lines."""
     parts = [value if key in ("engine", "workload", "precision", "comm", "optimizer", "launcher")
              else f"{key.split('.')[-1].replace('_', ' ')} {value}"

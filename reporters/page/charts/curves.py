@@ -74,9 +74,8 @@ def panels(record: Record) -> list[Panel]:
     """Make one panel for each workload and metric of the plan."""
     grouped: dict[tuple[str, str], list[Cell]] = {}
     for cell in record.plan.cells:
-        if not cell.choices.stop.has_target:
-            continue
-        grouped.setdefault((cell.choices.task, cell.choices.stop.metric), []).append(cell)
+        if cell.choices.stop.has_target:
+            grouped.setdefault((cell.choices.task, cell.choices.stop.metric), []).append(cell)
     return [_panel(record, index, key, cells) for index, (key, cells) in enumerate(grouped.items())]
 
 
@@ -112,13 +111,14 @@ def _panel(record: Record, index: int, key: tuple[str, str], cells: Sequence[Cel
 
 def _known(choices: AnyTrialConfig, drawn: Sequence[tuple[CellMark, Result]]) -> frozenset[str]:
     """Return the names of the clocks that trials have: a program may state neither epochs nor a clock of its own."""
+    names = frozenset(clock[0] for clock in CLOCKS)
+    if not isinstance(choices, ProgramConfig):
+        return names
     points = [point for _, result in drawn for point in result.curve]
-    unknown = set()
-    if isinstance(choices, ProgramConfig):
-        unknown |= set() if any(point.epochs for point in points) else {"epochs"}
-        unknown |= set() if any(result.samples is not None for _, result in drawn) else {"samples"}
-        unknown |= set() if any(point.train_seconds != point.wall_seconds for point in points) else {"train"}
-    return frozenset(clock[0] for clock in CLOCKS) - unknown
+    has = {"epochs": any(point.epochs for point in points),
+           "samples": any(result.samples is not None for _, result in drawn),
+           "train": any(point.train_seconds != point.wall_seconds for point in points)}
+    return names - {name for name, known in has.items() if not known}
 
 
 def _words(choices: AnyTrialConfig, clock: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
@@ -145,7 +145,10 @@ def _figure(
         "data": [*_behind(name, drawn, most or DRAWN_UP_TO),
                  *(_trace(name, mark, result, markers, most or DRAWN_UP_TO, quality) for mark, result in drawn)],
         "layout": layout(unit, quality.metric) | {
-            "shapes": [_line(target) for target in targets],
+            "shapes": [{
+                "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": target, "y1": target,
+                "line": {"color": "--ink", "width": 1.2, "dash": "dash"},
+            } for target in targets],
             "annotations": [_note(target, lower) for target in targets[:6]],
         },
     }
@@ -160,11 +163,9 @@ def _behind(clock: str, drawn: Sequence[tuple[CellMark, Result]], most: int) -> 
     def where(point: Point) -> float:
         return _position(clock, point)
 
-    found = [*(band(mark, results, where, most) for mark, results in cells.items()),
-             *(brackets(mark, results, where) for mark, results in cells.items()),
-             *(middle(mark, results, where, DASHES[mark.dash], most) for mark, results in cells.items()),
-             *(first_hits(mark, results, where) for mark, results in cells.items()),
-             *(misses(mark, results, where) for mark, results in cells.items())]
+    layers: Sequence[Callable[..., dict[str, Any] | None]] = (
+        partial(band, most=most), brackets, partial(middle, most=most), first_hits, misses)
+    found = [layer(mark, results, where) for layer in layers for mark, results in cells.items()]
     return [trace for trace in found if trace is not None]
 
 
@@ -199,13 +200,6 @@ def _position(clock: str, point: Point) -> float:
     value = {"wall": point.wall_seconds, "train": point.train_seconds,
              "samples": float(point.samples), "epochs": point.epochs}[clock]
     return short(value)
-
-
-def _line(target: float) -> dict[str, Any]:
-    return {
-        "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": target, "y1": target,
-        "line": {"color": "--ink", "width": 1.2, "dash": "dash"},
-    }
 
 
 def _note(target: float, lower: bool) -> dict[str, Any]:
@@ -276,7 +270,7 @@ def band(mark: CellMark, results: Sequence[Result], where: Where, most: int) -> 
     }
 
 
-def middle(mark: CellMark, results: Sequence[Result], where: Where, dash: str, most: int) -> dict[str, Any] | None:
+def middle(mark: CellMark, results: Sequence[Result], where: Where, most: int) -> dict[str, Any] | None:
     """Return the trace of the median quality over the trials of a cell, at each evaluation.
 
     It ends where fewer than half of the trials go on; a trial that has ended counts with its last value, so that the
@@ -296,7 +290,7 @@ def middle(mark: CellMark, results: Sequence[Result], where: Where, dash: str, m
     return {
         "type": "scatter", "mode": "lines", "uid": f"median-{mark.number}", "name": f"cell {mark.number}",
         "legendgroup": str(mark.number), "x": [short(value) for value in x], "y": [short(value) for value in y],
-        "line": {"color": f"--c{mark.color}", "dash": dash, "width": 2.6},
+        "line": {"color": f"--c{mark.color}", "dash": DASHES[mark.dash], "width": 2.6},
         "meta": [f"<b>{mark.number}</b> {wrapped(mark.label)}<br>median of {len(curves)} trials"],
         "hovertemplate": "%{meta[0]}<br>%{x:.4~g}: %{y:.4~g}<extra></extra>",
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from repro.compare import Metric
@@ -201,7 +201,7 @@ def _same_batch(record: Record, known: dict[str, CellMark], models: dict[str, Co
     panels = []
     for batch in sorted({cell.choices.global_batch or 0 for cell in record.plan.cells}):
         cells = [cell for cell in record.plan.cells if (cell.choices.global_batch or 0) == batch]
-        lines = [line for line in _grouped(cells, ("processes",)) if _spread(line)]
+        lines = filter(_spread, _grouped(cells, ("processes",)))
         drawn = tuple(
             scaling_line(record, known, models, index, line, _single(line)) for index, line in enumerate(lines)
         )
@@ -221,8 +221,8 @@ def _larger_batch(record: Record, known: dict[str, CellMark], models: dict[str, 
         for place, batch in enumerate(batches):
             of_batch = [cell for cell in cells if (cell.choices.global_batch or 0) == batch]
             line = scaling_line(record, known, models, len(lines), of_batch, single, f"batch {batch}")
-            lines.append(ScalingLine(line.number, line.label, color % COLORS, DASHES[place % len(DASHES)],
-                              SYMBOLS[place % len(SYMBOLS)], line.points))
+            lines.append(replace(line, color=color % COLORS, dash=DASHES[place % len(DASHES)],
+                                 symbol=SYMBOLS[place % len(SYMBOLS)]))
     return (_larger_panel(tuple(lines), record.plan.suite.default_metric),) if lines else ()
 
 

@@ -19,7 +19,7 @@ from repro.tables.text import plural, wrapped
 from repro.tables.values import plain
 
 from ..cells import CellMark, goal, marks
-from .plot import DASHES, Chart, layout
+from .plot import DASHES, Chart, layout, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,8 @@ def _panel(
     unit = "seconds" if scale.timed else scale.unit
     looks = layout(unit, f"{noun} the target")
     looks["yaxis"] |= {"range": [-0.03, 1.05], "tickformat": ".0%"}
-    figure = {"data": traces, "layout": looks}
     chart = Chart(
-        f"survival-{number_}", f"{key[1]} on {key[0]}", f"against the {scale.noun}", figure,
+        f"survival-{number_}", f"{key[1]} on {key[0]}", f"against the {scale.noun}", {"data": traces, "layout": looks},
         f"{noun} {key[1]} against the {scale.noun}; {plural(len(traces), 'line')}, one per cell",
     )
     return SurvivalPanel(
@@ -137,7 +136,7 @@ def _trace(
     if found is None:
         return None
     steps, last = found
-    events = [*((time, share, "circle", 4) for time, share in steps)]
+    events = [(time, share, "circle", 4) for time, share in steps]
     for time in sorted({item.at for item in observed if item.kind == "watched"}):
         share = max([value for at, value in steps if at <= time], default=0.0)
         events.append((time, share, "line-ns-open", 11))
@@ -149,7 +148,7 @@ def _trace(
     return {
         "type": "scatter", "mode": "lines+markers", "name": f"cell {mark.number}", "uid": f"survival-{mark.number}",
         "legendgroup": str(mark.number), "meta": [f"<b>{mark.number}</b> {wrapped(mark.label)}"],
-        "x": [float(f"{item[0]:.7g}") for item in events], "y": [item[1] for item in events],
+        "x": [short(item[0]) for item in events], "y": [item[1] for item in events],
         "line": {"color": color, "dash": DASHES[mark.dash], "width": 2, "shape": "hv"},
         "marker": {"symbol": [item[2] for item in events], "size": [item[3] for item in events], "color": color,
                    "line": {"width": 1.5, "color": color}},

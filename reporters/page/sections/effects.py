@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from repro.compare import MetricSpec
-from repro.compare.design.effect import FEW, Interaction, MainEffect
+from repro.compare.design.effect import Interaction, MainEffect
 from repro.compare.findings import Findings
 from repro.suite.metrics import DEFAULT, METRICS
 from repro.tables.text import Number, plural, ratios
 
-from ..axis import Axis, RatioMark, around_one
+from ..axis import Axis, RatioMark, around_one, ratio_mark
 from ..cells import COLORS, goal
-from ..speedup import extent, placed
+from ..speedup import extent
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,6 @@ class Effects:
     spec: MetricSpec
     goal: str
     """` to reach top1 of at least 0.96`; "" if the metric asks for no target, or cells have different ones."""
-    few: int = FEW
-    """Contrasts of single cells above which they are folded."""
 
     @property
     def differences(self) -> int:
@@ -62,7 +60,7 @@ def page_effects(findings: Findings) -> Effects:
 
 
 def _row(index: int, item: MainEffect, axis: Axis, color: int) -> EffectRow:
-    pooled, mark = item.pooled, placed(item.pooled, axis)
+    pooled, mark = item.pooled, ratio_mark(axis, item.pooled.ratio, item.pooled.interval)
     limits = f", 95 % interval {mark.interval[0]} to {mark.interval[1]}" if mark.interval else ""
     return EffectRow(
         **vars(mark), index=index, effect=item, color=color,

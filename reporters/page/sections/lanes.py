@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.compare.figures import Bounds, ByNode
-from repro.compare.findings import Findings
-from repro.tables.cell_tables import lane_rows
-from repro.tables.values import Row
 
 from ..axis import Axis, RatioMark, around_one, ratio_mark
 from ..speedup import Ratio
@@ -43,11 +40,6 @@ class NodeDrawing:
     """
 
 
-def lane_table(found: Findings) -> list[Row]:
-    """Return the lanes of a pool; [] of any other run."""
-    return list(lane_rows(found))
-
-
 def by_lane(rows: Sequence[Ratio]) -> list[NodeDrawing]:
     """Return the contrasts whose pairs ran on several lanes, in the order given."""
     return [_drawing(row, row.item.by_node) for row in rows if row.item.by_node is not None]
@@ -71,5 +63,4 @@ def _drawing(row: Ratio, nodes: ByNode) -> NodeDrawing:
 
 
 def _mark(axis: Axis, ratio: float, ends: Bounds | None, name: str, path: str, pairs: int = 0) -> NodeMark:
-    mark = ratio_mark(axis, ratio, ends.low if ends else None, ends.high if ends else None)
-    return NodeMark(**vars(mark), name=name, path=path, pairs=pairs)
+    return NodeMark(**vars(ratio_mark(axis, ratio, ends)), name=name, path=path, pairs=pairs)

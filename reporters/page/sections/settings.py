@@ -59,18 +59,15 @@ def settings(record: Record) -> Settings:
     fields_of = {}
     for cell in record.plan.cells:
         fields = flat(cell.choices.model_dump(mode="json", by_alias=True))
-        fields_of[cell.cell_id] = {key: plain(value) for key, value in fields.items()} | {
+        fields_of[known[cell.cell_id]] = {key: plain(value) for key, value in fields.items()} | {
             f"{name.replace('_', ' ')} after scaling (derived)": value for name, value in cell.choices.settings.items()}
     keys = list(dict.fromkeys(key for fields in fields_of.values() for key in fields))
     differing = tuple(key for key in keys if len({fields.get(key) for fields in fields_of.values()}) > 1)
     first = next(iter(fields_of.values()), {})
     return Settings(
         differing=differing,
-        rows=tuple(
-            (known[cell_id], tuple(fields.get(key, "-") for key in differing)) for cell_id, fields in fields_of.items()
-        ),
-        common=tuple((key, first[key]) for key in keys if key not in differing),
-    )
+        rows=tuple((mark, tuple(fields.get(key, "-") for key in differing)) for mark, fields in fields_of.items()),
+        common=tuple((key, first[key]) for key in keys if key not in differing))
 
 
 def plain(value: Any) -> str:

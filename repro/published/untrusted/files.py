@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from repro.core import door
 from repro.core.errors import ReproError, UsageError
+from repro.core.files import is_deep
 
 MAX_DEPTH = 32
 
@@ -46,18 +47,9 @@ def parse(text: bytes) -> Any:
         raise DamagedInput(f"not JSON: {error.msg} at character {error.pos + 1}") from None
     except ValueError:  # a number of more digits than Python converts
         raise DamagedInput("a number in it is too long") from None
-    _check_depth(value)
+    if is_deep(value, MAX_DEPTH):
+        raise DamagedInput(f"JSON nested deeper than {MAX_DEPTH} levels")
     return value
-
-
-def _check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [inner for item in level if isinstance(item, dict | list)
-                 for inner in (item.values() if isinstance(item, dict) else item)]
-        if not level:
-            return
-    raise DamagedInput(f"JSON nested deeper than {MAX_DEPTH} levels")
 
 
 MAX_NAME = 200
