@@ -152,7 +152,7 @@ def render(record: Record, linked: bool = True) -> str:
         linked: it is in <run>/report; the links to logs are relative.
     """
     values = view(record) | {"linked": linked}
-    charts = [values["scaling"].charts, values["controller"].charts, values["survival"].charts,
+    charts = [*(values[name].charts for name in ("scaling", "controller", "survival", "duplicates")),
               *(panel.charts for panel in values["panels"]),
               *(values[name].charts for name in ("scores", "tuning") if values[name])]
     return rendered("report.html.j2", values, page_scripts("report.js", any(charts)),

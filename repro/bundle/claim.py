@@ -105,6 +105,9 @@ def claims_of(plan: Plan, kept: Sequence[str]) -> tuple[Claimed, ...]:
     if plan.design.is_contest:
         raise UsageError("a contest claims the mean quality of all its declared runs: to test that again, run its "
                          "suite as a new contest")
+    if suite.unit == "node" and METRICS[metric].clocked and not plan.has_twins:
+        raise UsageError("this record claims a ratio of times for all nodes of a class (unit: node), and a second "
+                         "execution runs on one computer; run its suite again in a pool, and compare the two runs")
     free = {cell.cell_id: cell for cell in plan.cells if not is_bitwise(plan, cell.cell_id)}
     index = CellIndex(plan.cells)
     primary, contrasts = contrast_pairs(index, suite)

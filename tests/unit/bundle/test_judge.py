@@ -65,6 +65,12 @@ def test_a_ratio_within_the_margin_is_reproduced_and_one_far_outside_is_not(
     assert found.claims[0].change is not None
 
 
+def test_a_claim_for_all_nodes_of_a_class_cannot_be_judged_on_one_computer(tmp_path: Path) -> None:
+    record = run(tmp_path, text=f"{TWO}unit: node\n")
+    with pytest.raises(UsageError, match=r"unit: node.*run its suite again in a pool"):
+        choose_trials(record, "6", Wanted(undecided=True))
+
+
 @pytest.mark.parametrize("session", [1.03, 2.0, 0.5])
 def test_a_machine_that_is_slower_in_both_cells_changes_no_claim(tmp_path: Path, session: float) -> None:
     found = answer(run(tmp_path / "a", seed=1), run(tmp_path / "b", seed=2, session=session))

@@ -211,7 +211,13 @@ def test_wrong_labels_are_named(tmp_path: Path) -> None:
     (folder / "val.txt").write_text("one\n")
     with pytest.raises(UsageError, match=r"val\.txt: line 1: not a file and its class"):
         prepared(ImageNetForm(), folder)
-    (folder / "val.txt").unlink()
+    (folder / "val.txt").rename(folder / "LOC_val_solution.csv")
+    with pytest.raises(UsageError, match=r"has no class for"):
+        prepared(ImageNetForm(), folder)
+    (folder / "LOC_val_solution.csv").write_text("ImageId,PredictionString\none\n")
+    with pytest.raises(UsageError, match=r"LOC_val_solution\.csv: line 2: not a file and its class"):
+        prepared(ImageNetForm(), folder)
+    (folder / "LOC_val_solution.csv").unlink()
     with pytest.raises(UsageError, match=r"not in class folders, and there is neither val\.txt nor LOC_val"):
         prepared(ImageNetForm(), folder)
 
