@@ -42,16 +42,13 @@ class TrafficLog:
             return
         self._counted = True
         for line in reading["lines"]:
-            self._add_line(line)
+            known = self._lines.setdefault((line["operation"], line["dtype"]), dict(line) | dict.fromkeys(COUNTS, 0))
+            for name in COUNTS:
+                # None means not counted; a sum with it is unknown too.
+                known[name] = None if None in (known[name], line[name]) else known[name] + line[name]
         for name in SECONDS:
             self._seconds[name] += reading[name]
             self._training[name] += reading[name] if training else 0.0
-
-    def _add_line(self, line: Mapping[str, Any]) -> None:
-        known = self._lines.setdefault((line["operation"], line["dtype"]), dict(line) | dict.fromkeys(COUNTS, 0))
-        for name in COUNTS:
-            # None means not counted; a sum with it is unknown too.
-            known[name] = None if None in (known[name], line[name]) else known[name] + line[name]
 
     def restore(self, total: Mapping[str, Any]) -> None:
         """Continue from the return value of `total` in an earlier attempt."""

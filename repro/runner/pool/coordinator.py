@@ -72,6 +72,7 @@ class Engine(Protocol):
 
     def cancelled(self) -> set[int]:
         """Return the shards that somebody else has cancelled."""
+        return set()
 
     def cancel(self) -> None:
         """End all lanes."""
@@ -386,7 +387,7 @@ class Blocks:
         interrupt.deliver()
         self.context.watcher.stage(f"[{len(self.whole)}/{len(self._seeds())}] seed {seed}, shard {run.name}, on "
                                    f"{' + '.join(run.line().place)}")
-        self.replays.while_running()
+        self.replays.request()
 
     def _put(self, run: ShardRun, seed: int, counts: bool) -> None:
         """Take one block, and with the first of a shard what describes that."""
