@@ -174,8 +174,11 @@ class Fabric(Local):
             environment = {"MASTER_ADDR": self._spec().control_address, "MASTER_PORT": str(self._network.store())}
             before = self._network.traffic()
             outcome = self._run(request, self._placement(request), {**environment, **_SOCKETS})
-            if not self._network.alive:
-                return self._without_network(outcome)
+            if not self._network.alive:  # the traffic on the links, and their state during the trial, are unknown
+                self._drop()
+                why = "the process that holds the emulated network was killed"
+                return replace(outcome, ends=tuple(
+                    end if end.exit_code else replace(end, exit_code=1, reason=why) for end in outcome.ends))
             return self._recorded(request, outcome, before, self._network.traffic())
         except BaseException:
             # Ctrl-C too: the counts and the store are in an unknown state, so the next launch builds a new network.
@@ -210,13 +213,6 @@ class Fabric(Local):
              "REPRO_CONTROL_INTERFACE": CONTROL, "REPRO_DATA_INTERFACE": DATA} for node in dealt
         ]
         return Placement(self._network.user, [self._network.nodes[node] for node in dealt], environment, self.slowdown)
-
-    def _without_network(self, outcome: LaunchResult) -> LaunchResult:
-        """Return the outcome as failed: the traffic on the links, and their state during the trial, are unknown."""
-        self._drop()
-        why = "the process that holds the emulated network was killed"
-        ends = tuple(end if end.exit_code else replace(end, exit_code=1, reason=why) for end in outcome.ends)
-        return replace(outcome, ends=ends)
 
     def _recorded(
         self, request: LaunchRequest, outcome: LaunchResult, before: Sequence[Mapping[str, int]],

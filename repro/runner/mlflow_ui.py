@@ -105,7 +105,6 @@ def _wait_until_up(child: subprocess.Popen[bytes], url: str) -> None:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the server and its workers."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, number)
@@ -129,7 +128,6 @@ def _last_experiment(store: str) -> Any:
 
 
 def _named(store: str, name: str) -> Any:
-    """Return an experiment of a store."""
     require_store(store)
     with translated(store):
         client = new_client(store, ANSWER_SECONDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import platform
 import queue
@@ -146,7 +145,7 @@ class Node:
         """Wait for the next message; None: the node is lost, or silent for so long."""
         until = time.monotonic() + seconds
         while True:
-            with contextlib.suppress(queue.Empty):
+            with suppress(queue.Empty):
                 return self.inbox.get(timeout=min(seconds, 0.02) or None, block=seconds > 0)
             if time.monotonic() >= until or (self.lost and self.inbox.empty()):
                 return None
@@ -194,7 +193,7 @@ class Head:
         """
         until = time.monotonic() + seconds
         while time.monotonic() < until and going_on():
-            with contextlib.suppress(queue.Empty):
+            with suppress(queue.Empty):
                 node = self._joined.get(timeout=0.05)
                 if node.start in self.started:
                     node.send("close")
@@ -213,13 +212,13 @@ class Head:
     def close(self) -> None:
         """End the run for all nodes, and listen no more."""
         self._over.set()
-        with contextlib.suppress(queue.Empty):
+        with suppress(queue.Empty):
             while True:  # those that joined and were not needed
                 self.nodes.append(self._joined.get_nowait())
         for node in self.nodes:
             node.send("close")
             node.leave("the run is over")
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
 

@@ -21,7 +21,8 @@ from repro.core.files import read_model, write_text
 from repro.core.frozen import Frozen
 from repro.core.numbers import spans
 from repro.launchers.nodes.agent_lane import OUTPUT
-from repro.launchers.nodes.slurm_queue import ENDED, Queue, ask_slurm
+from repro.launchers.nodes.slurm_job import ask_slurm
+from repro.launchers.nodes.slurm_queue import ENDED, Queue
 from repro.launchers.nodes.slurm_submit import RefusedError, UnansweredError, submit_script
 from repro.record.environment.gpus import usable_uuids
 from repro.record.folder.store import RunFolder
