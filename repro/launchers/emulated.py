@@ -117,7 +117,12 @@ class Fabric(Local):
         return between, bits_per_second(self.within) if self.within else None
 
     def unsupported(self, setting: Setting) -> str | None:
-        return self._wrong_shape(setting.launched) or super().unsupported(setting) or self._unable(setting)
+        if problem := self._wrong_shape(setting.launched) or super().unsupported(setting):
+            return problem
+        if setting.on_gpu and any(factor > 1 for factor in self.slowdown.values()):
+            return "slowdown stops a rank's CPU process, which does not slow its GPU"
+        found = ability()
+        return found.problem or (found.netem if self.delay else "") or None
 
     def note(self, setting: Setting) -> str | None:
         """Return the caution for more ranks than the cores carry."""
@@ -141,12 +146,6 @@ class Fabric(Local):
     @property
     def node_count(self) -> int | None:
         return self.nodes
-
-    def _unable(self, setting: Setting) -> str | None:
-        if setting.on_gpu and any(factor > 1 for factor in self.slowdown.values()):
-            return "slowdown stops a rank's CPU process, which does not slow its GPU"
-        found = ability()
-        return found.problem or (found.netem if self.delay else "") or None
 
     def prepare(self, processes: int) -> None:
         """Build the missing part of the network for `processes` ranks (all of it if it was killed) and measure its

@@ -75,7 +75,7 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
     launchers = [cell.choices.launcher.get(Launcher) for cell in plan.cells]
     several = any(item.origin == "measured" and (item.node_count or 1) > 1 for item in launchers)
     now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan, folder.root), several)
-    if on_gpus(plan) and not folder.environment.is_file():
+    if plan.uses_gpus and not folder.environment.is_file():
         now = now.model_copy(update={"tried": measure()})
     load = max(now.high_load or 0.0, load_now(0.5)) if options.strict else None
     warnings = [*before(plan, machine, folder.root, load), *changed_copies(now.tried)]
@@ -88,11 +88,6 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
     return Preflight(now, tuple(found), tuple(warnings))
 
 
-def on_gpus(plan: Plan) -> bool:
-    """Return True if a cell of the plan trains on GPUs."""
-    return any(on_gpu(cell.choices.device) for cell in plan.cells)
-
-
 def changed_copies(tried: DeviceFacts | None) -> Iterator[str]:
     """Yield a sentence for every path on which a GPU's data arrived changed."""
     for copy in tried.copies if tried else ():
@@ -103,7 +98,7 @@ def changed_copies(tried: DeviceFacts | None) -> Iterator[str]:
 
 def unusable_gpus(plan: Plan) -> str:
     """Return why torch cannot compute on the GPUs that the plan needs here; "" if it can."""
-    if not on_gpus(plan):
+    if not plan.uses_gpus:
         return ""
     needed = max(_here(cell) for cell in plan.cells if on_gpu(cell.choices.device))
     count, problem = proven_gpus()

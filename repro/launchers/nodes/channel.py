@@ -257,10 +257,8 @@ class Arrivals:
             self._sha256, self._data = str(message.content["sha256"]), bytearray()
         else:
             self._data += message.body
-        if len(self._data) == self._size:
-            self._write()
-
-    def _write(self) -> None:
+        if len(self._data) != self._size:
+            return
         inside = PurePosixPath(self._name)
         if inside.is_absolute() or ".." in inside.parts or hashlib.sha256(self._data).hexdigest() != self._sha256:
             raise LinkLost(f"file {self._name!r} is damaged, or leads out of its folder")

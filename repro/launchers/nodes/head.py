@@ -318,7 +318,7 @@ class NodeWatch(Deadline):
 
     def end_of(self, node: Node, processes: int) -> NodeEnd:
         """Wait until the `processes` ranks of a node have ended and its files have arrived; return how they ended."""
-        last = self._last_message(node)
+        last = self._last_message(node, LAST_WORDS_SECONDS)
         if last is None or last.kind == "unable":
             if last is None:
                 node.leave(f"no word for {LAST_WORDS_SECONDS:g} s after the end here")
@@ -332,23 +332,17 @@ class NodeWatch(Deadline):
             [replace(item, nanoseconds=item.nanoseconds - node.clock.offset_ns) if item.reason else item
              for item in reports], found["killed"], found["suspect"])
 
-    def _last_message(self, node: Node) -> Message | None:
-        """Wait for the last message of a node, and write the files that come before it; None: the node is lost."""
-        while node.number not in self._ended:
-            message = node.answer(LAST_WORDS_SECONDS)
-            if message is None:
-                return None
+    def _last_message(self, node: Node, seconds: float) -> Message | None:
+        """Return the last message of a node, and write the files that come before it; None: none came for so long."""
+        while node.number not in self._ended and (message := node.answer(seconds)) is not None:
             self._take(node, message)
-        return self._ended[node.number]
+        return self._ended.get(node.number)
 
     def _failed_elsewhere(self) -> bool:
         return any(self._has_failed(node) for node in self._nodes)
 
     def _has_failed(self, node: Node) -> bool:
-        while node.number not in self._ended and (message := node.answer(0)) is not None:
-            self._take(node, message)
-        last = self._ended.get(node.number)
-        if last is None:
+        if (last := self._last_message(node, 0)) is None:
             return bool(node.lost)
         return last.kind == "unable" or any(code != 0 for code in last.content["codes"])
 

@@ -240,9 +240,9 @@ class Starts:
         Raises:
             UsageError: a host cannot be found, or there are too few.
         """
-        named = find(wanted) if wanted else None
-        for host in named.names if named else ():
-            assert named is not None
+        if not wanted or (named := find(wanted)) is None:
+            return
+        for host in named.names:
             self.start(host, f"{Path(named.command[0]).name} {host}", named.agent(host, port, wait_seconds),
                        stdin=f"{text}\n")
 

@@ -152,15 +152,15 @@ def _die_with_the_parent() -> None:
     The kernel's parent is the fork server, whose end is watched by prctl. The launching process is watched through the
     pipe that multiprocessing keeps open for as long as it lives.
     """
-    orphans.signal_at_parent_exit(signal.SIGKILL)
-    threading.Thread(target=_watch_parent, name="repro-parent-watch", daemon=True).start()
-
-
-def _watch_parent() -> None:
     launching = parent_process()
     assert launching is not None, "a rank is always started by multiprocessing"
-    wait([launching.sentinel])
-    os.killpg(0, signal.SIGKILL)
+
+    def watch() -> None:
+        wait([launching.sentinel])
+        os.killpg(0, signal.SIGKILL)
+
+    orphans.signal_at_parent_exit(signal.SIGKILL)
+    threading.Thread(target=watch, name="repro-parent-watch", daemon=True).start()
 
 
 def _set_environment(environment: Mapping[str, str]) -> None:

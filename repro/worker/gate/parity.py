@@ -14,7 +14,7 @@ from typing import Any
 from repro.core.frozen import canonical
 from repro.seams.training import Comm, Engine, Preconditioner
 from repro.suite.choice import parse_choice
-from repro.suite.kinds.training import Batch, TrainingConfig
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.matrix import tried_cells
@@ -198,19 +198,16 @@ def trains_a_model(cell: Cell) -> bool:
 
 def _strip_cell(cell: Cell, kind: Kind) -> Cell:
     """Return the cell with a constant rate and, unless the format is compared, in fp32."""
+    choices = cell.training
     update = {"compression": "none", "compression_rank": 1,  # lossy on purpose
-              "schedule": type(cell.training).model_fields["schedule"].default, "determinism": "seeded"}
+              "schedule": type(choices).model_fields["schedule"].default, "determinism": "seeded"}
     if kind == "fp32":
         update["precision"] = parse_choice("precision", "fp32")
-    if cell.training.gate is not None and cell.training.gate.micro is not None:
-        update["batch"] = _smaller_batch(cell.training, cell.training.gate.micro)
-    return cell.with_choices(cell.training.model_copy(update=update))
-
-
-def _smaller_batch(choices: TrainingConfig, micro: int) -> Batch:
-    micro = min(micro, choices.micro_batch)
-    whole = micro * choices.batch.accumulation * choices.processes
-    return choices.batch.model_copy(update={"micro": micro, "global_": whole})
+    if choices.gate is not None and choices.gate.micro is not None:
+        micro = min(choices.gate.micro, choices.micro_batch)
+        whole = micro * choices.batch.accumulation * choices.processes
+        update["batch"] = choices.batch.model_copy(update={"micro": micro, "global_": whole})
+    return cell.with_choices(choices.model_copy(update=update))
 
 
 def _reference_cell(cell: Cell, kind: Kind) -> Cell:

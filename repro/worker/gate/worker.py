@@ -25,6 +25,7 @@ from repro.worker.gate.difference import OWN_EVALUATION_TOLERANCE, compare_numbe
 from repro.worker.gate.model import ScaledLoss, make_plain, prepare
 from repro.worker.gate.trace import AGED_STEPS, Evaluation, Fed, Kind, Measure, Step, Trace, measured_steps
 from repro.worker.input.data_order import SampleOrder
+from repro.worker.ledger.training import resting
 from repro.worker.memory import naming_out_of_memory
 from repro.worker.report.layer_trace import traced
 from repro.worker.report.own_step import Begun, Found, OwnStep
@@ -223,9 +224,9 @@ class Recorder:
     def _evaluate(self, step: int, samples: int) -> Evaluation:
         """Evaluate by the engine and, with the weights that it reports, by the harness's own model."""
         metric, job = self.trial.training.gate_metric, self.job
-        before, buffers = _resting(self.parts.model), self.session.buffers()
+        before, buffers = resting(self.parts.model), self.session.buffers()
         theirs = self.session.evaluate(share_batches(self.parts, job, samples), metric)
-        moved, resting = self._moved(), _resting(self.parts.model) - before
+        moved, left_resting = self._moved(), resting(self.parts.model) - before
         now = self.session.buffers()
         stirred = next((name for name in buffers if not _equal(buffers[name], now[name])), "")
         weights = self.weights
@@ -251,7 +252,7 @@ class Recorder:
         if abs(value - right) > SAME_SCORE * abs(right):
             like = like_score(self.session, value, ours, {"training": other(training=True)}, int(sums[3]))
         return Evaluation(step=step, value=value, own=right, like=like, moved=moved,
-                          stirred=stirred, resting=resting, counted=int(sums[1]), samples=int(sums[3]))
+                          stirred=stirred, resting=left_resting, counted=int(sums[1]), samples=int(sums[3]))
 
     def _placed(self, evaluations: list[Evaluation]) -> list[Evaluation]:
         """Return the evaluations, those that differ with where they begin to; another one is made, at the end."""
@@ -282,10 +283,6 @@ class Recorder:
 
     def _mean(self, losses: Sequence[float]) -> list[float]:
         return [total / self.job.world for total in self.session.total(losses)]
-
-
-def _resting(model: Any) -> int:
-    return sum(not module.training for module in model.modules())
 
 
 def _equal(one: np.ndarray, other: np.ndarray) -> bool:

@@ -59,7 +59,7 @@ class TrainingLedger:
         self._parts, self._model, self._loss = parts, parts.model, parts.loss
         self._autocast = job.precision.autocast is not None
         self._scaled = job.precision.loss_scaling is not None
-        self._resting = _resting(parts.model)
+        self._resting = _resting_in_training(parts.model)
         self._handles: list[Any] = []
         self._last: list[RemovableHandle] = []
         """The hook behind those of others on the model, once there are any."""
@@ -195,8 +195,8 @@ class TrainingLedger:
         self._usual = now.updates
         if now.kept is not None:
             self._waiting.append(now.kept)
-            if (resting := _resting(self._model, training=False)) != self._resting:
-                self._note("flags", resting, self._resting)
+            if (now_resting := resting(self._model)) != self._resting:
+                self._note("flags", now_resting, self._resting)
             now.kept = None
 
     def _count_alike(self) -> None:
@@ -545,20 +545,19 @@ class _Early:
         return self.right(*args, **named)
 
 
-def _resting(model: torch.nn.Module, *, training: bool = True) -> int:
-    """Return how many layers are in evaluation mode.
+def resting(model: torch.nn.Module) -> int:
+    """Return how many layers are in evaluation mode."""
+    return sum(not module.training for module in model.modules())
 
-    Args:
-        training: after the model was set to training mode, for which it is set back.
-    """
+
+def _resting_in_training(model: torch.nn.Module) -> int:
+    """Return how many layers stay in evaluation mode when the model is set to training mode; it is set back."""
     flags = {module: module.training for module in model.modules()}
-    if training:
-        model.train()
-        found = sum(not module.training for module in model.modules())
-        for module, was in flags.items():
-            module.training = was
-        return found
-    return sum(not was for was in flags.values())
+    model.train()
+    found = resting(model)
+    for module, was in flags.items():
+        module.training = was
+    return found
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
