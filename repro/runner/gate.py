@@ -175,8 +175,13 @@ def as_json(found: Difference | ProgramDifference, text: str) -> dict[str, Any]:
             "tolerance": found.tolerance if math.isfinite(found.tolerance) else None}
 
 
-def require_no_problem(findings: Sequence[Mapping[str, Any]], resumed: bool) -> None:
+def require_no_problem(
+    findings: Sequence[Mapping[str, Any]], resumed: bool, checks: str = "repro gate SUITE"
+) -> None:
     """Refuse to time trials if a candidate does not train like its reference.
+
+    Args:
+        checks: file or command that gives every check.
 
     Raises:
         ParityError: one does not.
@@ -184,4 +189,4 @@ def require_no_problem(findings: Sequence[Mapping[str, Any]], resumed: bool) -> 
     if bad := [item for item in findings if item["problem"]]:
         raise ParityError(f"parity gate: no {'more trials are' if resumed else 'trial was'} timed", [
             *(f"{item['candidate']} against {item['reference']}: {item['problem']}" for item in bad),
-            "every check: repro gate SUITE"])
+            f"every check: {checks}"])

@@ -170,14 +170,10 @@ class Run:
         self, context: RunContext, record: Record, trials: list[Trial], meter: EnergyMeter | None, looks: Looks,
         environment: Environment,
     ) -> None:
-        """Open the launchers, pass the gate, run the trials.
-
-        Args:
-            environment: of this start.
-        """
+        """Open the launchers, pass the gate, run the trials."""
         if record.attempts:
             done = len(self.plan.order) - len(trials)
-            # No watch of one execution sees this.
+            # Between two executions no watch sees that the clock is set.
             newest = max((*(item.started_ms for item in record.starts), *(item.at_ms for item in record.incidents)),
                          default=0)
             if (behind_ms := newest - time.time() * 1e3) > ADJUSTED_MS:

@@ -121,7 +121,7 @@ class Loop:
         stop = self.context.choices.stop
         if not stop.has_target:
             with self.watch.phase("logging"):
-                infinite, = self.session.total([float(not all(map(math.isfinite, self.steps.losses)))])
+                infinite = self.session.total([float(not all(map(math.isfinite, self.steps.losses)))])[0]
             return decide_steps(self.steps.step, self.context.budget_steps, finite=not infinite)
         value = self.evaluate()
         first = not self.progress.hits

@@ -112,11 +112,7 @@ class AgentLanes(Engine):
         return self.folder.shards / str(shard) / OUTPUT
 
     def _free(self) -> list[Node]:
-        """Return the agents that have no shard, after those that have joined since.
-
-        Raises:
-            TrialError: as `room`.
-        """
+        """Return the agents that have no shard, after those that have joined since; raise what `room` does."""
         while (node := self._head.join(0.01)) is not None:
             node.send("pool", {"silence_seconds": SILENCE_SECONDS})
             self.tell(f"lane {node.host} has joined")

@@ -259,7 +259,8 @@ class Recorder:
         choices, job, metric = self.trial.training, self.job, self.trial.training.gate_metric
         differ = [item.own is not None and bool(compare_number(
             "evaluation", item.step, item.value, item.own, OWN_EVALUATION_TOLERANCE)) for item in evaluations]
-        whole = isinstance(self.functions.scores.get(metric), WholeSet) and job.world > 1  # the harness has all of it
+        # Of a score of the whole set the harness evaluates all samples on each rank.
+        whole = isinstance(self.functions.scores.get(metric), WholeSet) and job.world > 1
         if self.turns > 1 or whole or not any(self.session.gather(any(differ))):
             return evaluations
         own = OwnModel(self.trial, job, self.functions)

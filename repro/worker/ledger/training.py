@@ -151,7 +151,8 @@ class TrainingLedger:
         Returns:
             Drawn ones that the gate did not reach; those of them after which the weights are held, one of a doubling.
         """
-        drawn = self._drawn_steps(first, last)
+        doublings = self._drawn[(first + 1).bit_length() - 1:(last + 1).bit_length()]
+        drawn = [step for steps in doublings for step in steps if first <= step <= last]
         if self._writes is not None:
             self._first, self._counted_to = first, self._totals["steps"]
             self._writes.begin_again()
@@ -514,11 +515,6 @@ class TrainingLedger:
 
     def _note_of(self, kind: NoteKind, found: float, wanted: float, of: Others | None) -> None:
         self._note(kind, found, wanted, of=of)
-
-    def _drawn_steps(self, first: int, last: int) -> list[int]:
-        """Return the drawn steps of all doublings that are among the steps `first` to `last`, from 0."""
-        doublings = self._drawn[(first + 1).bit_length() - 1:(last + 1).bit_length()]
-        return [step for steps in doublings for step in steps if first <= step <= last]
 
 
 def _drawn_steps(streams: Streams, begin: int) -> list[int]:
