@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,9 +106,7 @@ def _shard(name: str, param: Any) -> Piece:
 
     shape, mesh = tuple(param.shape), param.device_mesh
     local, offset = compute_local_shape_and_global_offset(shape, mesh, param.placements)
-    count = 1
-    for length in local:
-        count *= length
+    count = math.prod(local)
     box = tuple(zip(offset, local, shape, strict=True))
     row = param.numel() // max(shape[0], 1) if shape else 1
     if all(length == size for _, length, size in box[1:]):

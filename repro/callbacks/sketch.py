@@ -81,7 +81,9 @@ class Sketcher:
             places.append(place)
             found.append(torch.cat([torch.dot(flat, flat)[None], self._fold(place, signed)]).double())
         rows = torch.stack(found).cpu().numpy() if found else ()
-        return {place.name: {"part": place.key, "square": float(row[0]), "sketch": encoded(row[1:])}
+        # Sketches as text: base64 of float32, little-endian.
+        return {place.name: {"part": place.key, "square": float(row[0]),
+                             "sketch": base64.b64encode(row[1:].astype("<f4").tobytes()).decode()}
                 for place, row in zip(places, rows, strict=True)}
 
     def _fold(self, place: Place, signed: torch.Tensor) -> torch.Tensor:
@@ -94,8 +96,3 @@ class Sketcher:
         sums = signed[:whole].view(-1, BUCKETS).sum(0)
         sums[:len(signed) - whole] += signed[whole:]
         return sums.roll(place.start % BUCKETS)
-
-
-def encoded(values: np.ndarray) -> str:
-    """Return a sketch as text: base64 of float32, little-endian."""
-    return base64.b64encode(values.astype("<f4").tobytes()).decode()

@@ -208,7 +208,7 @@ class Recorder:
         seen, found = self._seen, list(pieces.updated_pieces(self._held, optimizer))
         seen.clipped |= self._measure((place, grad) for place, grad, _ in found)
         for place, _, group in found:
-            stated = {name: _plain(value) for name, value in group.items() if _is_plain(_plain(value))}
+            stated = {name: plain for name, value in group.items() if (plain := _plain(value)) is not None}
             if stated not in seen.groups:
                 seen.groups.append(stated)
             seen.settings[place.name] = seen.groups.index(stated)
@@ -311,12 +311,11 @@ def _without_dropout(model: nn.Module) -> dict[str, float]:
 
 
 def _plain(value: Any) -> Any:
-    return float(value) if torch.is_tensor(value) and value.numel() == 1 else value
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, bool | int | float) or (
-        isinstance(value, tuple | list) and all(isinstance(item, bool | int | float) for item in value))
+    """Return a setting that is a number, or several numbers; None: it is something else."""
+    if torch.is_tensor(value) and value.numel() == 1:
+        return float(value)
+    numbers = value if isinstance(value, tuple | list) else [value]
+    return value if all(isinstance(item, bool | int | float) for item in numbers) else None
 
 
 def _distributed() -> bool:

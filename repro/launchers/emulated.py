@@ -117,7 +117,12 @@ class Fabric(Local):
         return between, bits_per_second(self.within) if self.within else None
 
     def unsupported(self, setting: Setting) -> str | None:
-        return self._wrong_shape(setting.launched) or super().unsupported(setting) or self._unable(setting)
+        if problem := self._wrong_shape(setting.launched) or super().unsupported(setting):
+            return problem
+        if setting.on_gpu and any(factor > 1 for factor in self.slowdown.values()):
+            return "slowdown stops a rank's CPU process, which does not slow its GPU"
+        found = ability()
+        return found.problem or (found.netem if self.delay else "") or None
 
     def note(self, setting: Setting) -> str | None:
         """Return the caution for more ranks than the cores carry."""
@@ -141,12 +146,6 @@ class Fabric(Local):
     @property
     def node_count(self) -> int | None:
         return self.nodes
-
-    def _unable(self, setting: Setting) -> str | None:
-        if setting.on_gpu and any(factor > 1 for factor in self.slowdown.values()):
-            return "slowdown stops a rank's CPU process, which does not slow its GPU"
-        found = ability()
-        return found.problem or (found.netem if self.delay else "") or None
 
     def prepare(self, processes: int) -> None:
         """Build the missing part of the network for `processes` ranks (all of it if it was killed) and measure its
@@ -174,8 +173,11 @@ class Fabric(Local):
             environment = {"MASTER_ADDR": self._spec().control_address, "MASTER_PORT": str(self._network.store())}
             before = self._network.traffic()
             outcome = self._run(request, self._placement(request), {**environment, **_SOCKETS})
-            if not self._network.alive:
-                return self._without_network(outcome)
+            if not self._network.alive:  # the traffic on the links, and their state during the trial, are unknown
+                self._drop()
+                why = "the process that holds the emulated network was killed"
+                return replace(outcome, ends=tuple(
+                    end if end.exit_code else replace(end, exit_code=1, reason=why) for end in outcome.ends))
             return self._recorded(request, outcome, before, self._network.traffic())
         except BaseException:
             # Ctrl-C too: the counts and the store are in an unknown state, so the next launch builds a new network.
@@ -210,13 +212,6 @@ class Fabric(Local):
              "REPRO_CONTROL_INTERFACE": CONTROL, "REPRO_DATA_INTERFACE": DATA} for node in dealt
         ]
         return Placement(self._network.user, [self._network.nodes[node] for node in dealt], environment, self.slowdown)
-
-    def _without_network(self, outcome: LaunchResult) -> LaunchResult:
-        """Return the outcome as failed: the traffic on the links, and their state during the trial, are unknown."""
-        self._drop()
-        why = "the process that holds the emulated network was killed"
-        ends = tuple(end if end.exit_code else replace(end, exit_code=1, reason=why) for end in outcome.ends)
-        return replace(outcome, ends=ends)
 
     def _recorded(
         self, request: LaunchRequest, outcome: LaunchResult, before: Sequence[Mapping[str, int]],

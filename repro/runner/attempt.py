@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import threading
 import time
@@ -57,7 +56,7 @@ class TrialCheckpoints:
         """True if the suite requires checkpoints and the engine can write them."""
         return self.context.plan.suite.keeps_checkpoints and not self.trial.choices.why_no_checkpoints()
 
-    def newest(self, nodes: Sequence[str] = ()) -> tuple[Resumption | None, tuple[str, ...]]:
+    def newest(self, nodes: Sequence[str]) -> tuple[Resumption | None, tuple[str, ...]]:
         """Find the checkpoint to resume from (None: start from the beginning) and why newer ones were passed over.
 
         Args:
@@ -157,7 +156,7 @@ class Monitor:
             self._thread.start()
         except BaseException:  # a signal while the thread starts: it would never be stopped
             self._stop.set()
-            with contextlib.suppress(RuntimeError):  # not started
+            with suppress(RuntimeError):  # not started
                 self._thread.join()
             raise
         return self
@@ -186,7 +185,10 @@ class Monitor:
                 elif recorded is not None and isinstance(recorded.event, Evaluation) and recorded.at_ns is not None:
                     latest = (recorded.event, recorded.at_ns)
             if latest is not None and start_ns is not None:
-                self._report(*latest, start_ns)
+                evaluation, at_ns = latest
+                seconds = (at_ns - start_ns) / 1e9
+                self._tick(evaluation.value, evaluation.epoch_num,
+                           evaluation.samples_count / seconds if seconds else None)
             self._live()
         if system is not None:
             try:
@@ -210,11 +212,6 @@ class Monitor:
             self.unwritten = error.strerror or type(error).__name__
             return None
         return system
-
-    def _report(self, latest: Evaluation, at_ns: int, start_ns: int) -> None:
-        """Pass the newest evaluation to `tick`."""
-        seconds = (at_ns - start_ns) / 1e9
-        self._tick(latest.value, latest.epoch_num, latest.samples_count / seconds if seconds else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +248,7 @@ class TrialStarter:
     nodes: NodeHistory
     replays: Replays
     meter: EnergyMeter | None
-    rule: HopelessRule | None = None
+    rule: HopelessRule | None
     """Of a tuning that abandons hopeless trials."""
 
     def start(self, trial: Trial, attempt: int) -> Result | None:
@@ -272,7 +269,12 @@ class TrialStarter:
         with self._ended_in_ledger(Start(trial, attempt, None, ())):
             nodes = self.nodes.gather(trial)
         start = Start(trial, attempt, *checkpoints.newest(nodes), nodes)
-        outcome = self._run_ranks(start, checkpoints)
+        with self._ended_in_ledger(start):
+            # Before the launch: if this process is killed, the ledger still has the start.
+            folder.append_attempt(start.line(STARTED, stated("the run ended before this attempt did")))
+            if self.meter is not None:
+                self.meter.start()
+            outcome = self._launch(start, checkpoints)
         interrupt, used = DeferredInterrupt(), None
         with interrupt.deferred():
             used = self.meter.stop() if self.meter is not None else None
@@ -308,15 +310,6 @@ class TrialStarter:
         if failed:
             self.context.warn("wash_out", f"the unmeasured trial before this one {failed}", trial.trial_id)
 
-    def _run_ranks(self, start: Start, checkpoints: TrialCheckpoints) -> LaunchResult:
-        """Write the start into the ledger, launch the ranks and wait for their end."""
-        with self._ended_in_ledger(start):
-            # Before the launch: if this process is killed, the ledger still has the start.
-            self.context.folder.append_attempt(start.line(STARTED, stated("the run ended before this attempt did")))
-            if self.meter is not None:
-                self.meter.start()
-            return self._launch(start, checkpoints)
-
     @contextmanager
     def _ended_in_ledger(self, start: Start) -> Iterator[None]:
         """Write the end of a start into the ledger if a signal or an error ends the context."""
@@ -334,13 +327,15 @@ class TrialStarter:
         trial, point, folder = start.trial, start.point, self.context.folder
         log, spent = folder.log(trial.trial_id, start.attempt), spent_seconds(trial, point)
         if point is not None and spent >= trial.choices.timeout_seconds:
-            return _out_of_time(point, log, spent)
+            with suppress(OSError):  # the log up to the checkpoint is all that is known of this trial
+                log.write_bytes(point.log())
+            return LaunchResult((), spent, timed_out=True)  # no rank is launched
         try:
             door.open_plain(log, "ab").close()  # also a trial that fails before its first event has a log
         except OSError as error:
             raise OutputError(f"{log}: cannot be written: {error.strerror}") from error
         system_log = folder.system_log(trial.trial_id, start.attempt)
-        with Monitor(log, system_log, self.context.watcher.trial_ticked, self.replays.while_running):
+        with Monitor(log, system_log, self.context.watcher.trial_ticked, self.replays.request):
             outcome = self.launchers.launch(
                 trial, entry_of(trial.choices), folder.trial(trial.trial_id),
                 self._payload(start, log.name, checkpoints.payload(point)) | {"bar": self._bar(trial)})
@@ -387,13 +382,6 @@ class TrialStarter:
         write_model(self.context.folder.result(start.trial.trial_id), result)
         self.context.folder.append_attempt(start.line(result.status, result.reasons))
         return result
-
-
-def _out_of_time(point: Resumption, log: Path, spent: float) -> LaunchResult:
-    """Return the end of a start for which nothing is left of the time limit: no rank is launched."""
-    with suppress(OSError):  # the log up to the checkpoint is all that is known of this trial
-        log.write_bytes(point.log())
-    return LaunchResult((), spent, timed_out=True)
 
 
 def _result(start: Start, outcome: LaunchResult, log: Path) -> Result:

@@ -43,8 +43,8 @@ def _judged(what: str, fine: bool, found: str, mend: str = "", otherwise: State 
 
 def examine(folder: Path) -> list[Diagnosis]:
     """Check everything that a run needs; `folder` is the folder of runs."""
-    return [_python(), *_libraries(), _devices(), *_gpus(), *_capacity(folder), _loopback(), _tracking(), _browser(),
-            _fabric(), _orphans(), *_locks()]
+    return [_judged("python", True, ".".join(map(str, sys.version_info[:3]))), *_libraries(), _devices(), *_gpus(),
+            *_capacity(folder), _loopback(), _tracking(), _browser(), _fabric(), _orphans(), *_locks()]
 
 
 def examine_devices() -> list[Diagnosis]:
@@ -106,21 +106,13 @@ def end_orphans() -> list[int]:
     return [pid for pid in found if pid not in remaining]
 
 
-def _python() -> Diagnosis:
-    return _judged("python", True, ".".join(map(str, sys.version_info[:3])))
-
-
 def _libraries() -> Iterator[Diagnosis]:
     for name in ("torch", "deepspeed", "mlflow", "scikit-learn", "jinja2"):
         try:
             yield _judged(name, True, version(name))
         except PackageNotFoundError:
             yield _judged(name, False, "not installed", f"pip install -c constraints.txt {name}", "missing")
-    yield from _imports()
-
-
-def _imports() -> Iterator[Diagnosis]:
-    """Import torch and deepspeed in a separate process: an installed package may still fail to load."""
+    # In a separate process: an installed package may still fail to load.
     probe = ("import torch, torch.distributed as d; print('gloo' if d.is_gloo_available() else 'no gloo', "
              "'nccl' if d.is_nccl_available() else 'no nccl', *([f'CUDA {torch.version.cuda}', f'cuDNN "
              "{torch.backends.cudnn.version()}'] if torch.version.cuda else []), "

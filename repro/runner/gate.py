@@ -9,6 +9,7 @@ from typing import Any
 
 from repro.core.errors import ParityError
 from repro.core.files import write_json
+from repro.program.gate.judge import Difference as ProgramDifference
 from repro.record.folder.resume import began_elsewhere
 from repro.record.folder.store import Record
 from repro.runner.context import RunContext
@@ -40,15 +41,7 @@ class ParityGate:
             ParityError: it was not passed.
         """
         if began_elsewhere(record) or not parity.passed(self.context.plan, record.parity):
-            self._run(resumed=bool(record.attempts))
-
-    def _run(self, resumed: bool) -> None:
-        findings = self.run()
-        bad = [item for item in findings if item["problem"]]
-        if bad:
-            raise ParityError(f"parity gate: no {'more trials are' if resumed else 'trial was'} timed", [
-                *(f"{item['candidate']} against {item['reference']}: {item['problem']}" for item in bad),
-                "every check: repro gate SUITE"])
+            require_no_problem(self.run(), resumed=bool(record.attempts))
 
     def run(self, every: bool = False) -> list[dict[str, Any]]:
         """Compare all groups and write the verdict; return one finding for each candidate of each group.
@@ -129,7 +122,7 @@ class ParityGate:
             findings.append({
                 **_names(group, candidate), "problem": sentence(worst, tolerances, candidate.training),
                 "largest_difference": largest_difference(reference, ranks[0]), "tolerances": list(tolerances),
-                "checks": {name: _as_json(found, sentence(found, tolerances, candidate.training))
+                "checks": {name: found and as_json(found, sentence(found, tolerances, candidate.training))
                            for name, found in checks.items()}, "effective": ranks[0].effective,
             })
         return findings
@@ -175,9 +168,25 @@ def _not_run(group: parity.Group, candidate: Trial, problem: str) -> dict[str, A
             "effective": {}}
 
 
-def _as_json(found: Difference | None, text: str) -> dict[str, Any] | None:
-    if found is None:
-        return None
+def as_json(found: Difference | ProgramDifference, text: str) -> dict[str, Any]:
+    """Return a difference as the verdict has it (JSON-like)."""
     return {"step": found.step, "tensor": found.tensor, "text": text,
             "size": found.size if math.isfinite(found.size) else None,
             "tolerance": found.tolerance if math.isfinite(found.tolerance) else None}
+
+
+def require_no_problem(
+    findings: Sequence[Mapping[str, Any]], resumed: bool, checks: str = "repro gate SUITE"
+) -> None:
+    """Refuse to time trials if a candidate does not train like its reference.
+
+    Args:
+        checks: file or command that gives every check.
+
+    Raises:
+        ParityError: one does not.
+    """
+    if bad := [item for item in findings if item["problem"]]:
+        raise ParityError(f"parity gate: no {'more trials are' if resumed else 'trial was'} timed", [
+            *(f"{item['candidate']} against {item['reference']}: {item['problem']}" for item in bad),
+            f"every check: {checks}"])

@@ -101,7 +101,7 @@ class Launchers:
         before = post_mortem.take_snapshot(folder)
         try:
             outcome = self._open[canonical(trial.choices.launcher)].launch(
-                replace(_request(trial, entry, folder, payload), root=self._root))
+                _request(trial, entry, folder, payload, self._root))
         finally:
             post_mortem.mask_secrets(folder)
         return _with_roles(trial, post_mortem.explain(outcome, before))
@@ -132,7 +132,7 @@ def _engine(trial: Trial) -> Engine | None:
     return trial.choices.engine.get(Engine) if isinstance(trial.choices, TrainingConfig) else None
 
 
-def _request(trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> LaunchRequest:
+def _request(trial: Trial, entry: str, folder: Path, payload: dict[str, Any], root: Path) -> LaunchRequest:
     choices, engine = trial.choices, _engine(trial)
     return LaunchRequest(
         entry=entry, processes=choices.ranks, device=choices.device, folder=folder,
@@ -140,7 +140,7 @@ def _request(trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) ->
                  "simulated": choices.origin == "simulated", "launched_ns": time.monotonic_ns()},
         timeout_seconds=choices.timeout_seconds - payload.get("spent_seconds", 0.0),
         expendable=engine.expendable(choices.processes) if engine is not None and entry == entry_of(choices) else (),
-        stall_seconds=choices.stall_seconds, progress=folder / payload["log"] if "log" in payload else None,
+        stall_seconds=choices.stall_seconds, progress=folder / payload["log"] if "log" in payload else None, root=root,
     )
 
 

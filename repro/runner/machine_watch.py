@@ -14,7 +14,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from repro.core.control_group import held_back_seconds, text_of
@@ -58,7 +58,7 @@ class Counters:
     """Seconds for which a control group's limit held this process's group back."""
     stolen: float
     """Seconds of all processors that a hypervisor gave to other guests."""
-    gpus: dict[str, float] = field(default_factory=dict)
+    gpus: dict[str, float]
     """`GPU 0 by heat (driver)` -> seconds."""
 
 
@@ -224,7 +224,9 @@ def only_run_that_times(show: Callable[[str], None], lane: bool = False) -> Iter
         yield 0.0
         return
     begun, waits = time.monotonic(), False
-    names = [f"{NAME}-{item}" for item in lane_resources()] if lane else [NAME]
+    names = [NAME] if not lane else [
+        f"{NAME}-{item}" for item in (*(f"core{core}" for core in sorted(os.sched_getaffinity(0))),
+                                      *sorted(used_uuids() or ()))]
     with ExitStack() as held:
         other = _bind(names, held)
         # Both sides bind before they look for the other's names, so one of them sees the other.
@@ -238,11 +240,6 @@ def only_run_that_times(show: Callable[[str], None], lane: bool = False) -> Iter
             time.sleep(PAUSE_SECONDS)
             other = _bind(names, held) if lane or other == NAME else ""
         yield time.monotonic() - begun if waits else 0.0
-
-
-def lane_resources() -> list[str]:
-    """Return the names of the cores and GPUs that this process may use."""
-    return [*(f"core{core}" for core in sorted(os.sched_getaffinity(0))), *sorted(used_uuids() or ())]
 
 
 def _bind(names: Sequence[str], held: ExitStack) -> str:

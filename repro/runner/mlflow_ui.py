@@ -33,16 +33,13 @@ LISTED, LONGEST = 20, 100
 """Experiments, and characters of a name, in one message."""
 
 
-def ui_command(uri: str | None, host: str, port: int) -> list[str]:
+def ui_command(uri: str | None, port: int) -> list[str]:
     """Return the command that serves the store `uri` (None: that of this user) with one worker."""
-    command = [sys.executable, "-m", "mlflow", "ui", "--host", host, "--port", str(port), "--workers", "1",
-               "--uvicorn-opts", "--log-level warning"]
-    return [*command, "--backend-store-uri", uri or store_uri()]
+    return [sys.executable, "-m", "mlflow", "ui", "--host", HOST, "--port", str(port), "--workers", "1",
+            "--uvicorn-opts", "--log-level warning", "--backend-store-uri", uri or store_uri()]
 
 
-def open_ui(
-    uri: str | None, host: str = HOST, port: int | None = None, experiment: str | None = None
-) -> None:
+def open_ui(uri: str | None, port: int | None = None, experiment: str | None = None) -> None:
     """Print the address of the UI; unless `uri` is a server, serve the UI until Ctrl-C.
 
     Args:
@@ -61,9 +58,8 @@ def open_ui(
         return
     store = uri or store_uri()
     shown = _named(store, experiment) if experiment else _last_experiment(store)
-    port = port or _free_port(host)
-    _check_port(host, port)
-    _serve(ui_command(uri, host, port), _address(f"http://{host}:{port}", shown))
+    port = _take_port(port or 0)
+    _serve(ui_command(uri, port), _address(f"http://{HOST}:{port}", shown))
 
 
 def _address(base: str, experiment: Any) -> str:
@@ -109,7 +105,6 @@ def _wait_until_up(child: subprocess.Popen[bytes], url: str) -> None:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the server and its workers."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, number)
@@ -133,7 +128,6 @@ def _last_experiment(store: str) -> Any:
 
 
 def _named(store: str, name: str) -> Any:
-    """Return an experiment of a store."""
     require_store(store)
     with translated(store):
         client = new_client(store, ANSWER_SECONDS)
@@ -150,15 +144,11 @@ def _quoted(name: str) -> str:
     return repr(name if len(name) <= LONGEST else f"{name[:LONGEST]}...")
 
 
-def _free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def _check_port(host: str, port: int) -> None:
+def _take_port(wanted: int) -> int:
+    """Return a port that can be opened; 0: any."""
     try:
-        with socket.create_server((host, port)):
-            pass
+        with socket.create_server((HOST, wanted)) as server:
+            return int(server.getsockname()[1])
     except OSError as error:
-        raise UsageError(f"port {port} on {host}: {error.strerror}; choose another --port, or omit --port for a free "
+        raise UsageError(f"port {wanted} on {HOST}: {error.strerror}; choose another --port, or omit --port for a free "
                          "one") from error

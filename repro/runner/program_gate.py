@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.compare.cells import CellIndex, baseline_pairs
-from repro.core.errors import ParityError, TrialError
+from repro.core.errors import TrialError
 from repro.core.files import write_json
 from repro.core.numbers import spans
 from repro.program.gate.judge import Difference, Intended, check_wrapper, culprit, judge
@@ -20,6 +20,7 @@ from repro.program.gate.trace import Trace, read_trace, read_zip, write_zip
 from repro.record.folder.resume import began_elsewhere
 from repro.record.folder.store import Gate, Record
 from repro.runner.context import RunContext
+from repro.runner.gate import as_json, require_no_problem
 from repro.suite.kinds.program import ProgramConfig, ProgramGate
 from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell
@@ -60,19 +61,17 @@ class ProgramTraces:
             ParityError: it was not passed.
         """
         cells = [cell for cell in self.context.plan.cells if _stated(cell) is not None]
-        same = not began_elsewhere(record) and not any(_passes_variables(cell) for cell in cells)
+        passes_variables = any(isinstance(cell.choices, ProgramConfig) and cell.choices.engine.passes for cell in cells)
+        same = not began_elsewhere(record) and not passes_variables
         if same and passed(self.context.plan, record.parity):
             return
         findings = self.run(cells)
-        bad = [item for item in findings if item["problem"]]
-        if not (bad and record.attempts and record.parity):  # else the trials so far ran under the earlier verdict
+        # A problem of a resumed run is not written: its trials so far ran under the earlier verdict.
+        if not (record.attempts and record.parity and any(item["problem"] for item in findings)):
             steps = max((step for cell in cells for step in _options(cell).traced), default=0)
             write_json(self.context.folder.parity_verdict, {"needed": True, "tolerance": 0.0, "steps": steps,
                                                             "findings": findings})
-        if bad:
-            raise ParityError(f"parity gate: no {'more trials are' if record.attempts else 'trial was'} timed", [
-                *(f"{item['candidate']} against {item['reference']}: {item['problem']}" for item in bad),
-                "every check: repro gate SUITE"])
+        require_no_problem(findings, resumed=bool(record.attempts))
 
     def run(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
         """Compare each cell with its reference; return one finding for each."""
@@ -107,7 +106,7 @@ class ProgramTraces:
                 traced[cell.cell_id] = str(error)
         return traced[cell.cell_id]
 
-    def _trace(self, cell: Cell, save: Path | None = None) -> Variant:
+    def _trace(self, cell: Cell, save: Path | None) -> Variant:
         """Trace a cell, then once more from weights one last place of its narrowest type away.
 
         If the two differ by more than rounding, a third start from equal weights tells whether it draws without a
@@ -188,10 +187,6 @@ def _stated(cell: Cell) -> ProgramGate | None:
     return cell.choices.gate if isinstance(cell.choices, ProgramConfig) else None
 
 
-def _passes_variables(cell: Cell) -> bool:
-    return isinstance(cell.choices, ProgramConfig) and bool(cell.choices.engine.passes)
-
-
 def _options(cell: Cell) -> ProgramGate:
     return _stated(cell) or ProgramGate(steps=ProgramGate.model_fields["steps"].default, later=(), wrapper="")
 
@@ -209,19 +204,11 @@ def _finding(
     return {"group": GROUP, "kind": "program", "reference": reference, "candidate": cell.label, "cell": cell.cell_id,
             "files": cell.choices.engine.sha256, "problem": worst.text if worst is not None else "",
             "largest_difference": largest, "limits": [*limits],
-            "checks": {name: _as_json(item) for name, item in checks.items()}}
+            "checks": {name: item and as_json(item, item.text) for name, item in checks.items()}}
 
 
 def _not_run(cell: Cell, reference: str, problem: str) -> dict[str, Any]:
     return {**_finding(cell, reference, {}, 0.0, ()), "problem": problem}
-
-
-def _as_json(found: Difference | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return {"step": found.step, "tensor": found.tensor, "text": found.text,
-            "size": found.size if math.isfinite(found.size) else None,
-            "tolerance": found.tolerance if math.isfinite(found.tolerance) else None}
 
 
 def _limits(run: Trace, reference: Trace, sight: Sight) -> list[str]:

@@ -170,15 +170,15 @@ class Run:
         self, context: RunContext, record: Record, trials: list[Trial], meter: EnergyMeter | None, looks: Looks,
         environment: Environment,
     ) -> None:
-        """Open the launchers, pass the gate, run the trials.
-
-        Args:
-            environment: of this start.
-        """
+        """Open the launchers, pass the gate, run the trials."""
         if record.attempts:
             done = len(self.plan.order) - len(trials)
-            if set_back := _set_back(record):
-                context.warn("clock", set_back)
+            # Between two executions no watch sees that the clock is set.
+            newest = max((*(item.started_ms for item in record.starts), *(item.at_ms for item in record.incidents)),
+                         default=0)
+            if (behind_ms := newest - time.time() * 1e3) > ADJUSTED_MS:
+                context.warn("clock", f"the wall clock was set back by {behind_ms / 1e3:.0f} s or more before the run "
+                                      "was resumed")
             self.folder.append_incident("resumed", f"resumed after {done} of {len(self.plan.order)} trials had ended")
         nodes = NodeHistory(context, self.launchers, environment, record.node_history)
         nodes.begin(self.launchers.open(self.plan, self.folder.root, self.watcher.stage))
@@ -189,14 +189,6 @@ class Run:
         replays.wait_for_first()
         starter = TrialStarter(context, self.launchers, nodes, replays, meter, HopelessRule.of(self.plan))
         Trials(context, starter, self.watch, self.options.strict, looks).run(record, trials)
-
-
-def _set_back(record: Record) -> str:
-    """Return that the wall clock is now before what the record has, which no watch of one execution sees; else ""."""
-    newest = max((*(item.started_ms for item in record.starts), *(item.at_ms for item in record.incidents)), default=0)
-    behind_ms = newest - time.time() * 1e3
-    return "" if behind_ms <= ADJUSTED_MS else (
-        f"the wall clock was set back by {behind_ms / 1e3:.0f} s or more before the run was resumed")
 
 
 def prepare(plan: Plan, suite_text: str, out: Path, brought: Path | None = None) -> RunFolder:
@@ -343,17 +335,14 @@ class RunSession:
         except KeyboardInterrupt as error:
             self.interrupts.finish()
             interrupt = error
-            self._watcher.stage(self._interrupted_text(error))
+            kept = self._messages.kept if self._folder.environment.is_file() else "nothing has run yet"
+            self._watcher.stage(f"interrupted by {interrupter(error)}; {kept}; {self._messages.next_step}")
         if run.has_written:
             try:
                 seal_again(self._folder)  # the signal may have interrupted the sealing
             except OutputError as error:
                 problem = problem or error
         return Execution(record, interrupt, problem)
-
-    def _interrupted_text(self, error: KeyboardInterrupt) -> str:
-        kept = self._messages.kept if self._folder.environment.is_file() else "nothing has run yet"
-        return f"interrupted by {interrupter(error)}; {kept}; {self._messages.next_step}"
 
 
 @contextmanager

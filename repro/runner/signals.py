@@ -88,11 +88,6 @@ class Interrupts:
         self._raised = Interrupted(number)
         raise self._raised
 
-    def require_none(self) -> None:
-        """Raise an interrupt again that came to nothing."""
-        if self._raised is not None and not self._closing:
-            raise self._raised
-
     def _listen(self) -> None:
         """Count the signals that end a run; others wake the interpreter, too, and are not counted."""
         count, wanted = 0, {int(each) for each, handler in self._before.items() if handler is not signal.SIG_IGN}
@@ -121,8 +116,8 @@ def raise_dropped() -> None:
     An exception in a function that C code calls (`__eq__`, `__hash__`, a destructor) is dropped there; the run would go
     on, and further signals would only be answered.
     """
-    if _current is not None:
-        _current.require_none()
+    if _current is not None and _current._raised is not None and not _current._closing:
+        raise _current._raised
 
 
 class DeferredInterrupt:

@@ -55,15 +55,8 @@ class Replays:
         if self.tracking.problem:
             self.watcher.stage(f"mlflow: {self.tracking.problem}; the run continues without it")
 
-    def while_running(self) -> None:
-        """Request a replay during a trial: a long one appears in the tracking server before its end."""
-        self._request(0.0)
-
-    def after_trial(self) -> None:
-        """Request a replay between trials and wait for it."""
-        self._request(TRIAL_SECONDS)
-
-    def _request(self, wait_seconds: float) -> None:
+    def request(self, wait_seconds: float = 0.0) -> None:
+        """Request a replay, during a trial too: a long one appears in the tracking server before its end."""
         if self.tracking and time.monotonic() - self._last > PERIOD_SECONDS:
             self._last = time.monotonic()
             self.tracking.sync(wait_seconds=wait_seconds)
@@ -106,7 +99,8 @@ class Tracker:
         self._lock = threading.Lock()
         self._buffer = b""
         self._outstanding, self._slow = "", False
-        self._problem, self._failed_at = "", 0.0
+        self.problem, self._failed_at = "", 0.0
+        """The reason why the last replay failed, in one line; "" if it did not, or if none has ended yet."""
         self._moved = time.monotonic()
         self._uri = redacted(self._base.get("MLFLOW_TRACKING_URI", ""))
         self._errors: IO[bytes] | None = None
@@ -125,7 +119,7 @@ class Tracker:
                 start_new_session=True,  # Ctrl-C is the parent's
             )
         except OSError as error:
-            self._problem = f"the tracking process cannot be started: {error.strerror}"
+            self.problem = f"the tracking process cannot be started: {error.strerror}"
 
     @property
     def pid(self) -> int | None:
@@ -141,16 +135,11 @@ class Tracker:
         with self._lock:
             begun = time.monotonic()
             self._collect(0.0)
-            if self._problem and begun - self._failed_at < self._retry_seconds:
+            if self.problem and begun - self._failed_at < self._retry_seconds:
                 return
-            wait = 0.0 if self._problem or self._slow else wait_seconds
+            wait = 0.0 if self.problem or self._slow else wait_seconds
             answered = self._ask("sync", begun + wait)
             self._slow = self._slow or (wait > 0 and not answered)
-
-    @property
-    def problem(self) -> str:
-        """The reason why the last replay failed, in one line; "" if it did not, or if none has ended yet."""
-        return self._problem
 
     def finish(self, wait_seconds: float, say: Callable[[str], None] | None = None) -> TrackingEnd:
         """Request a last replay and wait for it at most `wait_seconds`; then end the child.
@@ -169,16 +158,15 @@ class Tracker:
                     say(f"mlflow: {self._left() or 'the rest'} still to be replayed, waiting {wait_seconds:.0f} s at "
                         "most; Ctrl-C leaves it for later")
                 done = self._ask("finish", deadline)
-            self._done = done = done and not self._problem
+            self._done = done = done and not self.problem
             self._end(kill=bool(self._outstanding))
             errors, self._errors = self._errors, None
             if errors is not None:
                 errors.close()
-            problem = self._problem
-            if not done and not problem:
-                problem = f"no answer within {time.monotonic() - begun:.0f} s"
-            return TrackingEnd(self._uri or "MLflow", "" if done else problem, pending=not done,
-                               left="" if done else self._left())
+            if done:
+                return TrackingEnd(self._uri or "MLflow", "", pending=False)
+            problem = self.problem or f"no answer within {time.monotonic() - begun:.0f} s"
+            return TrackingEnd(self._uri or "MLflow", problem, pending=True, left=self._left())
 
     def _left(self) -> str:
         """Describe what is still to be replayed; "" if the record cannot be read."""
@@ -244,14 +232,14 @@ class Tracker:
             return
         self._outstanding = ""
         self.answers += 1
-        self._problem, self._failed_at = str(answer.get("problem", "")), time.monotonic()
+        self.problem, self._failed_at = str(answer["problem"]), time.monotonic()
         self._uri = str(answer.get("uri") or self._uri)
 
     def _lost(self) -> None:
         """Record why the child has ended, and continue without it."""
         self._end(kill=True)
         self._outstanding = ""
-        self._problem, self._failed_at = f"the tracking process ended: {self._last_words()}", time.monotonic()
+        self.problem, self._failed_at = f"the tracking process ended: {self._last_words()}", time.monotonic()
 
     def _last_words(self) -> str:
         lines: list[str] = []

@@ -18,6 +18,7 @@ from repro.runner.attempt import TrialStarter
 from repro.runner.context import RunContext
 from repro.runner.machine_watch import MachineWatch
 from repro.runner.signals import raise_dropped
+from repro.runner.tracking import TRIAL_SECONDS
 from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan, washed_out
@@ -69,7 +70,9 @@ class Looks:
         if self.is_settled is not None and trial is not None and trial.repeat > self.reached:
             self.reached = trial.repeat
             return self.is_settled(self.reached)
-        return trial is not None and self._is_late()
+        if trial is None or self.budget_seconds is None or time.monotonic() - self.begun <= self.budget_seconds:
+            return False
+        return self._end(f"the {self.budget_seconds:.0f} s are used before the next look")
 
     def next_at(self) -> int | None:
         """Return how many trials of the plan come before the next look; None: there is none."""
@@ -96,11 +99,6 @@ class Looks:
             return False
         return self._end(f"{used:.0f} s of {self.budget_seconds:.0f} s are used; the next look, at "
                          f"{self.waiting[0].n} pairs, would take about {needed:.0f} s more")
-
-    def _is_late(self) -> bool:
-        if self.budget_seconds is None or time.monotonic() - self.begun <= self.budget_seconds:
-            return False
-        return self._end(f"the {self.budget_seconds:.0f} s are used before the next look")
 
     def _end(self, text: str) -> bool:
         further = "; repro run --resume continues with the next pairs" if self.waiting else ""
@@ -197,5 +195,5 @@ class Trials:
         if result is not None:
             watcher.trial_ended(result, time.monotonic() - begin)
             self.watch.check(self.context, trial.trial_id, self.strict)
-            self.starter.replays.after_trial()
+            self.starter.replays.request(TRIAL_SECONDS)
         return result

@@ -35,9 +35,6 @@ class CheckpointWriter:
     size: int = 0
     """Bytes of the last checkpoint; 0: none yet."""
 
-    def is_due(self, evaluations: int) -> bool:
-        return evaluations % self.every == 0
-
     def prepare(self, step: int, estimated_bytes: int) -> str:
         """Make room for a checkpoint, on rank 0; return why it cannot be written, or ""."""
         return self.folder.prepare(step, self.size or estimated_bytes) if self.rank == 0 else ""

@@ -165,10 +165,10 @@ class OwnModel:
         """
         import torch
 
-        total, samples, score = 0.0, 0, self.functions.scores[metric]
-        own = sum(len(share) for share in share_indices(batches.job, batches.eval_samples)) if isinstance(
-            score, WholeSet) and isinstance(batches, ShareBatches) else None
-        if own is not None and isinstance(batches, ShareBatches):  # of all samples, in no need of the other ranks
+        total, samples, own, score = 0.0, 0, None, self.functions.scores[metric]
+        if isinstance(score, WholeSet) and isinstance(batches, ShareBatches):
+            own = sum(len(share) for share in share_indices(batches.job, batches.eval_samples))
+            # Of all samples, in no need of the other ranks.
             batches = ShareBatches(batches.read, replace(batches.job, rank=0, world=1), batches.eval_samples)
         self.model.train(training)
         if isinstance(score, WholeSet):

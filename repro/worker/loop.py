@@ -17,6 +17,7 @@ from repro.record.log.schema import (
     ResumedFrom,
     RunStart,
     RunStop,
+    StepsRepeated,
 )
 from repro.record.result.result_warnings import Resumed
 from repro.worker.checkpoints import CheckpointWriter, refuse_foreign_state, save_checkpoint
@@ -28,7 +29,7 @@ from repro.worker.input.data_order import make_order
 from repro.worker.input.pipeline import make_input
 from repro.worker.report.final_checks import Capture
 from repro.worker.report.final_report import report_final
-from repro.worker.report.steps_after import report_steps_after
+from repro.worker.report.steps_after import steps_after
 from repro.worker.setup import TrialContext
 from repro.worker.steps import TimedSteps, TrafficLog
 from repro.worker.stop_rule import Ending, Progress, decide, decide_hopeless, decide_steps
@@ -38,7 +39,7 @@ class Loop:
     """Coordinates the parts of one rank's training and decides nothing itself."""
 
     def __init__(
-        self, context: TrialContext, writer: CheckpointWriter | None = None, resumed: Resumption | None = None
+        self, context: TrialContext, writer: CheckpointWriter | None, resumed: Resumption | None = None
     ) -> None:
         self.context, self.writer, self.resumed = context, writer, resumed
         self.session, self.log, self.watch = context.session, context.log, context.clock.watch
@@ -68,7 +69,8 @@ class Loop:
             with self.session.evaluated():  # the final weights are those of the last evaluation
                 effective = report_final(self.context, self.steps, self.order, self.capture, self.evaluator.last,
                                          (self.init_peak_bytes, peak_bytes), self.controller)
-            report_steps_after(self.context, self.steps)
+            if (again := steps_after(self.context, self.steps)) is not None:
+                self.log.write(StepsRepeated(value=again))
             self.log.write(EffectiveSettings(value=effective))
             self.log.flush()
 
@@ -80,7 +82,7 @@ class Loop:
         ending = None
         while ending is None:
             ending = self.run_block()
-            if ending is None and self.writer is not None and self.writer.is_due(self.evaluator.evaluations):
+            if ending is None and self.writer is not None and self.evaluator.evaluations % self.writer.every == 0:
                 self.save(self.writer)
         self.stop(ending)
         if self.steps.ledger is not None:
@@ -116,10 +118,12 @@ class Loop:
             losses = self.steps.train_block()
         with self.watch.phase("logging"):
             self.steps.log_block(losses)
-        if not self.context.choices.stop.has_target:
-            return decide_steps(self.steps.step, self.context.budget_steps, self.is_finite())
-        value = self.evaluate()
         stop = self.context.choices.stop
+        if not stop.has_target:
+            with self.watch.phase("logging"):
+                infinite = self.session.total([float(not all(map(math.isfinite, self.steps.losses)))])[0]
+            return decide_steps(self.steps.step, self.context.budget_steps, finite=not infinite)
+        value = self.evaluate()
         first = not self.progress.hits
         self.progress, ending = decide(stop, self.progress, value, self.steps.step, self.context.budget_steps)
         if first and self.progress.hits and ending is None:  # a last evaluation is repeated anyway
@@ -127,14 +131,9 @@ class Loop:
                 self.capture.keep_crossing(self.evaluator.last)
         return ending or decide_hopeless(self.context.bar, stop.metric, value, before, self.steps.samples)
 
-    def is_finite(self) -> bool:
-        """Return whether the losses of the last block are finite on all ranks; off the clock of training."""
-        with self.watch.phase("logging"):
-            return not self.session.total([float(not all(map(math.isfinite, self.steps.losses)))])[0]
-
     def evaluate(self) -> float:
         """Evaluate; at a drawn evaluation keep the weights, which counts as logging."""
-        drawn, ledger = self.capture.is_drawn(self.evaluator.evaluations + 1), self.steps.ledger
+        ledger, drawn = self.steps.ledger, self.evaluator.evaluations + 1 in self.capture.drawn
         if drawn:
             with self.uncounted():
                 self.capture.before()

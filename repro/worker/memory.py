@@ -39,8 +39,10 @@ def naming_out_of_memory(choices: TrainingConfig, in_gate: bool = False) -> Iter
 
 def describe(error: BaseException, choices: TrainingConfig, in_gate: bool) -> str:
     """Return what was being allocated and when, the peak so far, and what would need less."""
-    found = AMOUNT.search(str(error))
-    amount = "" if found is None else f", {_size(float(found[1]), found[2])} more could not be allocated"
+    amount = ""
+    if found := AMOUNT.search(str(error)):
+        size = f"{float(found[1]) / 2**30:.2f} GiB" if found[2] == "bytes" else f"{float(found[1]):g} {found[2]}"
+        amount = f", {size} more could not be allocated"
     names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
     phase = next((PHASES[name] for name in names if name in PHASES), "")
     return (f"out of memory{' ' * bool(phase)}{phase}{amount}; peak until then {_peak(choices.device)}; "
@@ -65,10 +67,6 @@ def _advice(choices: TrainingConfig, phase: str, in_gate: bool) -> Iterator[str]
     if not choices.activation_checkpointing and "activation_checkpointing" in engine.model_options:
         yield "activation_checkpointing: true"
     yield "a smaller model"
-
-
-def _size(amount: float, unit: str) -> str:
-    return f"{amount:g} {unit}" if unit != "bytes" else f"{amount / 2**30:.2f} GiB"
 
 
 def _peak(device: str) -> str:

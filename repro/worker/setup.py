@@ -174,7 +174,9 @@ def warm_up(session: Session, parts: TrainingParts, job: Job, choices: TrainingC
 def _warm_up_once(session: Session, parts: TrainingParts, job: Job, choices: TrainingConfig) -> None:
     session.warm_up([parts.synthetic_batch(job.micro_batch) for _ in range(job.accumulation)])
     if choices.stop.has_target:
-        sizes = evaluation_sizes(choices.workload.get(Workload).eval_samples, job)
+        samples = len(range(job.rank, choices.workload.get(Workload).eval_samples, job.world))
+        whole, rest = divmod(samples, job.eval_batch)
+        sizes = [job.eval_batch] * (whole > 0) + [rest] * (rest > 0)
         score = parts.scores[choices.stop.metric]
         if isinstance(score, WholeSet):
             score.counts = False
@@ -182,12 +184,6 @@ def _warm_up_once(session: Session, parts: TrainingParts, job: Job, choices: Tra
         if isinstance(score, WholeSet):
             score.counts = True
     session.synchronize()
-
-
-def evaluation_sizes(eval_samples: int, job: Job) -> list[int]:
-    """Return the sizes of this rank's evaluation batches, each once."""
-    whole, rest = divmod(len(range(job.rank, eval_samples, job.world)), job.eval_batch)
-    return [job.eval_batch] * (whole > 0) + [rest] * (rest > 0)
 
 
 def disturb(parts: TrainingParts, streams: Streams, number: int) -> None:

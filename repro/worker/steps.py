@@ -42,16 +42,13 @@ class TrafficLog:
             return
         self._counted = True
         for line in reading["lines"]:
-            self._add_line(line)
+            known = self._lines.setdefault((line["operation"], line["dtype"]), dict(line) | dict.fromkeys(COUNTS, 0))
+            for name in COUNTS:
+                # None means not counted; a sum with it is unknown too.
+                known[name] = None if None in (known[name], line[name]) else known[name] + line[name]
         for name in SECONDS:
             self._seconds[name] += reading[name]
             self._training[name] += reading[name] if training else 0.0
-
-    def _add_line(self, line: Mapping[str, Any]) -> None:
-        known = self._lines.setdefault((line["operation"], line["dtype"]), dict(line) | dict.fromkeys(COUNTS, 0))
-        for name in COUNTS:
-            # None means not counted; a sum with it is unknown too.
-            known[name] = None if None in (known[name], line[name]) else known[name] + line[name]
 
     def restore(self, total: Mapping[str, Any]) -> None:
         """Continue from the return value of `total` in an earlier attempt."""
@@ -261,11 +258,10 @@ def write_steps(
         end_ns: end of the block on the log's clock, nanoseconds.
     """
     later = sum(seconds) + sum(inputs)
-    for start in _line_starts(len(seconds)):
-        part = slice(start, start + STEPS_A_LINE)
-        last = start + STEPS_A_LINE >= len(seconds)
+    for part in _lines(len(seconds)):
+        last = part.stop >= len(seconds)
         later -= sum(seconds[part]) + sum(inputs[part])
-        log.write(partial(_step_block, first + start, seconds[part], inputs[part], losses[part]),
+        log.write(partial(_step_block, first + part.start, seconds[part], inputs[part], losses[part]),
                   at_ns=end_ns if last else end_ns - round(later * 1e9))
 
 
@@ -284,8 +280,7 @@ def write_rank_steps(
     Args:
         whole: seconds of the slowest rank with the step's input.
     """
-    for start in _line_starts(len(slowest)):
-        part = slice(start, start + STEPS_A_LINE)
+    for part in _lines(len(slowest)):
         log.write(RankSteps(slowest_seconds=_round_seconds(slowest[part]),
                             fastest_seconds=_round_seconds(fastest[part]), whole_seconds=_round_seconds(whole[part])))
 
@@ -297,15 +292,14 @@ def write_operations(log: EventLog, ranks: Sequence[Sequence[float]]) -> None:
         ranks: seconds of every operation, one list a rank.
     """
     slowest, fastest = ([pick(times) for times in zip(*ranks, strict=True)] for pick in (max, min))
-    for start in _line_starts(len(slowest)):
-        part = slice(start, start + STEPS_A_LINE)
+    for part in _lines(len(slowest)):
         log.write(Operations(slowest_seconds=_round_seconds(slowest[part]),
                              fastest_seconds=_round_seconds(fastest[part])))
 
 
-def _line_starts(count: int) -> range:
-    """Return the first steps of all lines; a block without steps has one line too."""
-    return range(0, max(count, 1), STEPS_A_LINE)
+def _lines(count: int) -> list[slice]:
+    """Return the steps of each line; a block without steps has one line too."""
+    return [slice(start, start + STEPS_A_LINE) for start in range(0, max(count, 1), STEPS_A_LINE)]
 
 
 def _round_seconds(seconds: Sequence[float]) -> list[float]:

@@ -302,8 +302,8 @@ def test_ui_names_its_store_without_obeying_it(store: str, tmp_path: Path) -> No
 
 
 def test_ui_command_names_the_store() -> None:
-    command = ui_command("sqlite:////a/b.db", "127.0.0.1", 5001)
+    command = ui_command("sqlite:////a/b.db", 5001)
     assert command[1:4] == ["-m", "mlflow", "ui"]
     assert command[command.index("--backend-store-uri") + 1] == "sqlite:////a/b.db"
-    assert ui_command(None, "127.0.0.1", 1)[-1] == f"sqlite:///{Path.cwd()}/mlflow.db"
+    assert ui_command(None, 1)[-1] == f"sqlite:///{Path.cwd()}/mlflow.db"
     assert RunFolder(Path("x")).tracking == Path("x/tracking.json")

@@ -21,7 +21,8 @@ from repro.core.errors import Exit, OutputError, UsageError
 from repro.core.files import read_bounded
 from repro.core.machine import Machine, detect
 from repro.core.random_streams import fresh_seed
-from repro.launchers.nodes.slurm_queue import ENDED, Queue, ask_slurm
+from repro.launchers.nodes.slurm_job import ask_slurm
+from repro.launchers.nodes.slurm_queue import ENDED, Queue
 from repro.launchers.nodes.slurm_submit import submit_script
 from repro.launchers.torchrun import Torchrun
 from repro.runner.context import Options

@@ -88,7 +88,11 @@ class EmulatedNetwork:
         self._links = _links()
         _set_sysctls()
         self._up(self._links, "lo")
-        self._bridges = {name: self._bridge(name) for name in ("data", "control")}
+        self._bridges: dict[str, int] = {}
+        for name in ("data", "control"):
+            self._links.link("add", ifname=name, kind="bridge", mtu=MTU)
+            self._up(self._links, name)
+            self._bridges[name] = _index(self._links, name)
         self._links.addr("add", index=self._bridges["control"], address=self.spec.control_address,
                          prefixlen=CONTROL_NET.prefixlen)
         self._ports: list[tuple[int, int]] = []
@@ -157,11 +161,6 @@ class EmulatedNetwork:
                     if other != node:
                         inner.neigh("add", dst=self.spec.address(other), lladdr=self._hardware[other], ifindex=index,
                                     state="permanent")
-
-    def _bridge(self, name: str) -> int:
-        self._links.link("add", ifname=name, kind="bridge", mtu=MTU)
-        self._up(self._links, name)
-        return _index(self._links, name)
 
     def _plug(self, node: int, net: int, inner: str, bridge: str) -> int:
         """Connect the node's interface `inner` to a bridge; return the index of the port."""

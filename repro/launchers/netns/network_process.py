@@ -37,16 +37,16 @@ def measure(network: EmulatedNetwork) -> list[dict[str, float]]:
 
     Each has sender, receiver, stated_bits_per_second (the lower of both ends) and measured_bits_per_second.
     """
-    count = len(network.nodes)
-    return [_best(network, node, (node + 1) % count) for node in range(count)] if count > 1 else []
-
-
-def _best(network: EmulatedNetwork, sender: int, receiver: int) -> dict[str, float]:
-    stated, best = min(network.spec.rate(sender), network.spec.rate(receiver)), 0.0
-    for _ in range(TRIES):
-        if best < ENOUGH * stated:
-            best = max(best, _measure(network, sender, receiver, stated))
-    return {"sender": sender, "receiver": receiver, "stated_bits_per_second": stated, "measured_bits_per_second": best}
+    count, found = len(network.nodes), list[dict[str, float]]()
+    for sender in range(count if count > 1 else 0):
+        receiver = (sender + 1) % count
+        stated, best = min(network.spec.rate(sender), network.spec.rate(receiver)), 0.0
+        for _ in range(TRIES):
+            if best < ENOUGH * stated:
+                best = max(best, _measure(network, sender, receiver, stated))
+        found.append({"sender": sender, "receiver": receiver, "stated_bits_per_second": stated,
+                      "measured_bits_per_second": best})
+    return found
 
 
 def _measure(network: EmulatedNetwork, sender: int, receiver: int, stated: float) -> float:

@@ -60,20 +60,17 @@ def attempt() -> Ability:
         network.build()
         network.grow(1)
     except (OSError, NetlinkError) as error:
-        return Ability(_explained(network.step, error))
+        made = network.step == "make a network namespace"
+        if _number(error) in (errno.EPERM, errno.EACCES, *((errno.ENOSPC, errno.EINVAL) if made else ())):
+            return Ability(f"cannot {network.step} ({_said(error)}): run as root, or allow user namespaces to users "
+                           f"(sysctl: {SYSCTLS})")
+        return Ability(f"this kernel cannot {network.step} ({_said(error)})")
     try:
         network.spec = NetworkSpec(1e9, {}, network.spec.subnet, delay_seconds=0.001)
         network.grow(2)
     except (OSError, NetlinkError) as error:
         return Ability(netem=f"this kernel cannot {network.step} ({_said(error)}), so delay cannot be added")
     return Ability()
-
-
-def _explained(step: str, error: Exception) -> str:
-    made = step == "make a network namespace"
-    if _number(error) in (errno.EPERM, errno.EACCES) or (made and _number(error) in (errno.ENOSPC, errno.EINVAL)):
-        return f"cannot {step} ({_said(error)}): run as root, or allow user namespaces to users (sysctl: {SYSCTLS})"
-    return f"this kernel cannot {step} ({_said(error)})"
 
 
 def _said(error: Exception) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.core.orphans import name_owner, remove_orphaned
-from repro.launchers.nodes.channel import Channel, State, changed_files, file_state, send_files
+from repro.launchers.nodes.channel import Channel, State, file_state, send_files
 
 PREFIX = "repro-lane-"
 EARLY = ("plan.json", "suite.yaml", "environment.json", "nodes.jsonl", "ledger.jsonl", "incidents.jsonl")
@@ -74,10 +74,11 @@ class Lane:
     def _send(self, number: int, place: Path, sent: State, only: Sequence[str] = ()) -> State:
         """Send the files of a shard that are other than those sent; return these."""
         now = file_state(place)
-        names = sorted((name for name in changed_files(place, sent) if not only or Path(name).name in only),
+        names = sorted((name for name in sorted(now)
+                        if now[name] != sent.get(name) and (not only or Path(name).name in only)),
                        key=lambda name: Path(name).name in LATE and 1 + LATE.index(Path(name).name))
         send_files(self._channel, number, place, names)
-        return {**sent, **{name: now[name] for name in names if name in now}}
+        return {**sent, **{name: now[name] for name in names}}
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -12,7 +12,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -210,7 +210,8 @@ State = dict[str, tuple[int, int]]
 
 
 def file_state(root: Path) -> State:
-    return {path.relative_to(root).as_posix(): (path.stat().st_size, path.stat().st_mtime_ns) for path in _files(root)}
+    return {path.relative_to(root).as_posix(): (path.stat().st_size, path.stat().st_mtime_ns)
+            for path in root.rglob("*") if path.is_file() and not path.is_symlink()}
 
 
 def changed_files(root: Path, before: State) -> list[str]:
@@ -235,7 +236,7 @@ def send_files(channel: Channel, number: int, root: Path, names: Iterable[str]) 
 
 def files_below(root: Path) -> list[str]:
     """Return the names of all files below `root`; none if there is no such folder."""
-    return sorted(path.relative_to(root).as_posix() for path in _files(root))
+    return sorted(file_state(root))
 
 
 class Arrivals:
@@ -256,10 +257,8 @@ class Arrivals:
             self._sha256, self._data = str(message.content["sha256"]), bytearray()
         else:
             self._data += message.body
-        if len(self._data) == self._size:
-            self._write()
-
-    def _write(self) -> None:
+        if len(self._data) != self._size:
+            return
         inside = PurePosixPath(self._name)
         if inside.is_absolute() or ".." in inside.parts or hashlib.sha256(self._data).hexdigest() != self._sha256:
             raise LinkLost(f"file {self._name!r} is damaged, or leads out of its folder")
@@ -267,7 +266,3 @@ class Arrivals:
         target.parent.mkdir(parents=True, exist_ok=True)
         with door.open_plain(target, "wb") as stream:
             stream.write(self._data)
-
-
-def _files(root: Path) -> Iterator[Path]:
-    return (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import platform
 import queue
@@ -146,7 +145,7 @@ class Node:
         """Wait for the next message; None: the node is lost, or silent for so long."""
         until = time.monotonic() + seconds
         while True:
-            with contextlib.suppress(queue.Empty):
+            with suppress(queue.Empty):
                 return self.inbox.get(timeout=min(seconds, 0.02) or None, block=seconds > 0)
             if time.monotonic() >= until or (self.lost and self.inbox.empty()):
                 return None
@@ -194,7 +193,7 @@ class Head:
         """
         until = time.monotonic() + seconds
         while time.monotonic() < until and going_on():
-            with contextlib.suppress(queue.Empty):
+            with suppress(queue.Empty):
                 node = self._joined.get(timeout=0.05)
                 if node.start in self.started:
                     node.send("close")
@@ -213,13 +212,13 @@ class Head:
     def close(self) -> None:
         """End the run for all nodes, and listen no more."""
         self._over.set()
-        with contextlib.suppress(queue.Empty):
+        with suppress(queue.Empty):
             while True:  # those that joined and were not needed
                 self.nodes.append(self._joined.get_nowait())
         for node in self.nodes:
             node.send("close")
             node.leave("the run is over")
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
 
@@ -319,7 +318,7 @@ class NodeWatch(Deadline):
 
     def end_of(self, node: Node, processes: int) -> NodeEnd:
         """Wait until the `processes` ranks of a node have ended and its files have arrived; return how they ended."""
-        last = self._last_message(node)
+        last = self._last_message(node, LAST_WORDS_SECONDS)
         if last is None or last.kind == "unable":
             if last is None:
                 node.leave(f"no word for {LAST_WORDS_SECONDS:g} s after the end here")
@@ -333,23 +332,17 @@ class NodeWatch(Deadline):
             [replace(item, nanoseconds=item.nanoseconds - node.clock.offset_ns) if item.reason else item
              for item in reports], found["killed"], found["suspect"])
 
-    def _last_message(self, node: Node) -> Message | None:
-        """Wait for the last message of a node, and write the files that come before it; None: the node is lost."""
-        while node.number not in self._ended:
-            message = node.answer(LAST_WORDS_SECONDS)
-            if message is None:
-                return None
+    def _last_message(self, node: Node, seconds: float) -> Message | None:
+        """Return the last message of a node, and write the files that come before it; None: none came for so long."""
+        while node.number not in self._ended and (message := node.answer(seconds)) is not None:
             self._take(node, message)
-        return self._ended[node.number]
+        return self._ended.get(node.number)
 
     def _failed_elsewhere(self) -> bool:
         return any(self._has_failed(node) for node in self._nodes)
 
     def _has_failed(self, node: Node) -> bool:
-        while node.number not in self._ended and (message := node.answer(0)) is not None:
-            self._take(node, message)
-        last = self._ended.get(node.number)
-        if last is None:
+        if (last := self._last_message(node, 0)) is None:
             return bool(node.lost)
         return last.kind == "unable" or any(code != 0 for code in last.content["codes"])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
@@ -55,7 +54,7 @@ def key_of(text: str) -> bytes:
 def _of_file(path: Path, make: bool) -> str:
     if make and not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):  # another run has just made it
+        with suppress(FileExistsError):  # another run has just made it
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(handle, "w") as out:
                 out.write(secrets.token_hex(32) + "\n")
@@ -96,12 +95,6 @@ class Hosts:
         return [*self.command, host, shlex.join([*agent_command(join, wait_seconds, host), "--secret-stdin"])]
 
 
-def agent_command(address: str, wait_seconds: float, host: str) -> list[str]:
-    """Return the command of an agent that a run starts on a host, after the user's set-up."""
-    return with_setup([sys.executable, "-m", "repro", "agent", "--join", address, "--wait", f"{wait_seconds:g}",
-                       "--as", host])
-
-
 SETUP = "REPRO_SETUP"
 """Variable: a shell line that runs before `repro` in a job and before each agent that a run starts."""
 RUN_SETUP = (f'eval "${SETUP}" </dev/null || {{ echo "error: {SETUP} failed with exit code $?: ${SETUP}" >&2; '
@@ -109,14 +102,14 @@ RUN_SETUP = (f'eval "${SETUP}" </dev/null || {{ echo "error: {SETUP} failed with
 """It reads nothing: the secret comes on standard input."""
 
 
-def with_setup(command: Sequence[str]) -> list[str]:
-    """Return a command that starts in a login shell after the line of `REPRO_SETUP`; the same if there is no line.
-
-    `module` is a function that only login shells have.
+def agent_command(address: str, wait_seconds: float, host: str) -> list[str]:
+    """Return the command of an agent that a run starts on a host, in a login shell after the line of `REPRO_SETUP`, if
+    there is one: `module` is a function that only login shells have.
     """
-    line = os.environ.get(SETUP, "")
-    return ["bash", "-lc", f"export {SETUP}={shlex.quote(line)}; {RUN_SETUP}; exec {shlex.join(command)}"] if line \
-        else list(command)
+    command = [sys.executable, "-m", "repro", "agent", "--join", address, "--wait", f"{wait_seconds:g}", "--as", host]
+    if line := os.environ.get(SETUP, ""):
+        return ["bash", "-lc", f"export {SETUP}={shlex.quote(line)}; {RUN_SETUP}; exec {shlex.join(command)}"]
+    return command
 
 
 def find(wanted: int) -> Hosts | None:
@@ -247,9 +240,9 @@ class Starts:
         Raises:
             UsageError: a host cannot be found, or there are too few.
         """
-        named = find(wanted) if wanted else None
-        for host in named.names if named else ():
-            assert named is not None
+        if not wanted or (named := find(wanted)) is None:
+            return
+        for host in named.names:
             self.start(host, f"{Path(named.command[0]).name} {host}", named.agent(host, port, wait_seconds),
                        stdin=f"{text}\n")
 

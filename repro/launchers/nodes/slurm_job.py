@@ -54,12 +54,12 @@ def _numbers(text: str) -> list[str]:
 
 def address_of(node: str) -> str:
     """Return the address at which Slurm reaches a node; its name, where Slurm cannot be asked."""
-    return _field(_said("scontrol", "show", "node", node), "NodeAddr") or node
+    return _field(ask_slurm("scontrol", "show", "node", node), "NodeAddr") or node
 
 
 def allocation() -> Mapping[str, Any]:
     """Return the job (fields of `repro.record.environment.nodes.Allocation`)."""
-    job, shown = os.environ[JOB], _said("scontrol", "show", "job", os.environ[JOB])
+    job, shown = os.environ[JOB], ask_slurm("scontrol", "show", "job", os.environ[JOB])
     array = [os.environ.get(f"SLURM_ARRAY_{name}_ID", "") for name in ("JOB", "TASK")]
     share = _field(shown, "OverSubscribe")
     return {
@@ -72,7 +72,7 @@ def allocation() -> Mapping[str, Any]:
     }
 
 
-def _queued_seconds(shown: str) -> float | None:
+def _queued_seconds(shown: str | None) -> float | None:
     """Return how long a job waited for its nodes; None: Slurm does not say."""
     submitted, started = (_field(shown, f"{name}Time") or "" for name in ("Submit", "Start"))
     try:
@@ -81,15 +81,20 @@ def _queued_seconds(shown: str) -> float | None:
         return None
 
 
-def _field(shown: str, name: str) -> str | None:
+def _field(shown: str | None, name: str) -> str | None:
     """Return a field of what `scontrol show` prints; None: it is not there, or Slurm knows no value."""
-    match = re.search(rf"(?:^|\s){name}=(\S+)", shown)
+    match = re.search(rf"(?:^|\s){name}=(\S+)", shown or "")
     return match[1] if match and match[1] not in ("(null)", "N/A", "Unknown") else None
 
 
-def _said(*command: str) -> str:
-    """Return what a command of Slurm prints; "" if it is not installed here, or Slurm does not answer."""
+def ask_slurm(*words: str) -> str | None:
+    """Return what a command of Slurm prints; None: it is not installed here, or Slurm does not answer."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True).stdout
+        done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False,
+                              env=variables)
     except (OSError, subprocess.SubprocessError):
-        return ""
+        return None
+    if done.returncode:  # Slurm forgets a job some minutes after its end
+        return "" if "Invalid job id" in done.stderr else None
+    return done.stdout

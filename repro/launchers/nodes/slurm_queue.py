@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from repro.launchers.nodes.slurm_job import COMMAND_SECONDS
+from repro.launchers.nodes.slurm_job import ask_slurm
 
 ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
          "TIMEOUT")
@@ -74,16 +72,3 @@ def in_words(reason: str) -> str:
     """Return why a job waits, in words after Slurm's own, as far as they are known."""
     words = next((words for pattern, words in REASONS if re.match(pattern, reason)), "")
     return f"{reason} ({words})" if words else reason
-
-
-def ask_slurm(*words: str) -> str | None:
-    """Return what a command of Slurm prints; None: Slurm does not answer."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False,
-                              env=variables)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    if done.returncode:  # Slurm forgets a job some minutes after its end
-        return "" if "Invalid job id" in done.stderr else None
-    return done.stdout

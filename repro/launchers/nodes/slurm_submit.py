@@ -16,7 +16,7 @@ from repro.core.devices import CPU, GPU
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
 from repro.launchers.nodes.hosts import RUN_SETUP, SETUP
-from repro.launchers.nodes.slurm_job import COMMAND_SECONDS
+from repro.launchers.nodes.slurm_job import COMMAND_SECONDS, ask_slurm
 
 TERM_SECONDS = 60
 """Seconds before the time limit at which Slurm sends SIGTERM, so that the record is sealed."""
@@ -142,12 +142,8 @@ def job_machines(options: Sequence[str], nodes: int) -> tuple[tuple[Machine, ...
 def _groups(partition: str | None) -> list[tuple[int, int]]:
     """Return cores and GPUs of the kinds of nodes in a partition (None: the default one); [] if Slurm is silent."""
     named = [f"--partition={partition}"] if partition else []
-    try:
-        told = subprocess.run(["sinfo", "--noheader", "--exact", "--format=%P|%c|%G", *named], capture_output=True,
-                              text=True, timeout=COMMAND_SECONDS, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [line.strip().split("|") for line in told.splitlines()]
+    told = ask_slurm("sinfo", "--noheader", "--exact", "--format=%P|%c|%G", *named)
+    rows = [line.strip().split("|") for line in (told or "").splitlines()]
     return [(int(row[1]), sum(map(int, re.findall(r"\bgpu:(?:[^:,()]+:)?(\d+)", row[2])))) for row in rows
             if len(row) == 3 and row[1].isdecimal() and (partition or row[0].endswith("*"))]
 

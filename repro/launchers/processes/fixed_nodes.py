@@ -111,7 +111,6 @@ def _create(parameters: RendezvousParameters) -> RendezvousHandler:
     return FixedNodes(parameters.run_id, parameters.config["members"])
 
 
-def register() -> str:
-    """Register the rendezvous with elastic (once per process); return its name."""
+def register() -> None:
+    """Register the rendezvous with elastic, which accepts the same function again."""
     rendezvous_handler_registry.register(BACKEND, _create)
-    return BACKEND

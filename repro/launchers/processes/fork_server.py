@@ -37,16 +37,10 @@ PRELOAD = "repro.launchers.processes.preload"
 def orders(modules: Sequence[str], log: Path) -> str:
     """Return the server's orders at its start, as the text of its environment variable."""
     about = spawn.get_preparation_data("rank")
-    return json.dumps(
-        {
-            "modules": list(modules),
-            "log": str(log),
-            "path": about["sys_path"],
-            "main_path": about.get("init_main_from_path"),
-            "main_name": about.get("init_main_from_name"),
-            "owner": os.getpid(),
-        }
-    )
+    return json.dumps({
+        "modules": list(modules), "log": str(log), "path": about["sys_path"], "owner": os.getpid(),
+        "main_path": about.get("init_main_from_path"), "main_name": about.get("init_main_from_name"),
+    })
 
 
 def begin() -> None:
@@ -162,9 +156,9 @@ def _cause(code: int, status: int) -> str:
     return f"was killed by {name}{hint}"
 
 
-def _tail(log: Path, lines: int = 15) -> str:
+def _tail(log: Path) -> str:
     text = log.read_text(errors="replace") if log.exists() else ""
-    return "\n".join(text.splitlines()[-lines:])
+    return "\n".join(text.splitlines()[-15:])
 
 
 NOISY = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import math
 import os
 import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -29,13 +27,6 @@ Stacks = dict[int, list[tuple[str, str]]]
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
 _WAITS = ("/torch/distributed/", "/torch/autograd/", "/repro/comm/", "/deepspeed/comm/")
 """Files on the stack of a rank that waits for others: in a collective, or in a backward pass with waiting hooks."""
-
-
-def dump_stacks_on_signal() -> None:
-    """Make this rank print all stacks to the current standard error on `ASK` and on a fatal signal."""
-    faulthandler.enable(file=2, all_threads=True)
-    if sys.platform != "win32":
-        faulthandler.register(ASK, file=2, all_threads=True, chain=False)
 
 
 class FileGrowth:

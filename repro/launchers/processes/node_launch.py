@@ -112,6 +112,8 @@ class NodeLaunch:
         # Before torch 2.13 it cannot be chosen: 30 seconds.
         known = "shutdown_timeout" in LaunchConfig.__annotations__
         grace: dict[str, Any] = {"shutdown_timeout": self.grace_seconds} if known else {}
+        # Under nohup, SIGHUP must stay harmless.
+        handled = ",".join(each.name for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN)
         return LaunchConfig(
             min_nodes=self.members.nodes,
             max_nodes=self.members.nodes,
@@ -125,14 +127,9 @@ class NodeLaunch:
             monitor_interval=self.monitor_seconds,
             start_method="forkserver",
             logs_specs=fixed_nodes.NoLogs(),
-            signals_to_handle=_signals_to_handle(),
+            signals_to_handle=handled,
             **grace,
         )
-
-
-def _signals_to_handle() -> str:
-    """Return the signals that the caller does not ignore: under nohup, SIGHUP must stay harmless."""
-    return ",".join(each.name for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN)
 
 
 @contextlib.contextmanager

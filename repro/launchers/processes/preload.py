@@ -29,26 +29,6 @@ ORDERS = "REPRO_FORK_SERVER"
 ASK_SECONDS = 0.3
 
 
-def _redirect(log: str) -> None:
-    """Send the output of imports to `log` instead of the user's terminal."""
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(handle, 1)
-    os.dup2(handle, 2)
-    os.close(handle)
-
-
-def _forget_main(path: str | None, name: str | None) -> None:
-    """Make ranks treat the caller's main module as loaded; they need nothing of it, because entries are given by name.
-
-    Otherwise every rank would run the caller's script, or import pytest, again.
-    """
-    main = sys.modules["__main__"]
-    if path is not None:
-        main.__file__ = path
-    if name is not None:
-        main.__spec__ = ModuleSpec(name, None)
-
-
 def _import_all(modules: list[str]) -> tuple[dict[str, float], dict[str, str]]:
     seconds: dict[str, float] = {}
     failed: dict[str, str] = {}
@@ -87,11 +67,21 @@ def _ending_with_owner(owner: int, folder: Path) -> Iterator[None]:
 
 def _work() -> dict[str, Any]:
     orders = json.loads(os.environ[ORDERS])
-    _redirect(orders["log"])
+    # The output of imports goes to a log instead of the user's terminal.
+    handle = os.open(orders["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    os.close(handle)
     # The server outlives a killed launcher by a moment and removes the folder. Ranks never run this.
     atexit.register(shutil.rmtree, Path(orders["log"]).parent, ignore_errors=True)
     sys.path[:] = orders["path"]
-    _forget_main(orders["main_path"], orders["main_name"])
+    # Ranks treat the caller's main module as loaded, and need nothing of it, because entries are given by name.
+    # Otherwise every rank would run the caller's script, or import pytest, again.
+    main = sys.modules["__main__"]
+    if orders["main_path"] is not None:
+        main.__file__ = orders["main_path"]
+    if orders["main_name"] is not None:
+        main.__spec__ = ModuleSpec(orders["main_name"], None)
     with _ending_with_owner(orders["owner"], Path(orders["log"]).parent):
         seconds, failed = _import_all(orders["modules"])
         registry.names("engine")  # looks at all installed packages, as every rank would to read its trial

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import json
 import os
 import signal
@@ -101,7 +102,10 @@ def run(assignment: Assignment, _processes: object, place: ClusterPlace | None, 
     rank = os.environ["RANK"]
     report = Path(reports) / f"rank{rank}.json"
     _print_to(Path(assignment.folder) / f"rank{rank}.log")
-    _lead_process_group()
+    # Its children end with it, and Ctrl-C in a terminal reaches only the launcher, which ends the ranks.
+    os.setpgid(0, 0)
+    # Elastic and multiprocessing turn SIGINT into a quiet exit 0; an interrupted rank has not succeeded.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if int(rank) in assignment.expendable:
         run_in_child(lambda: _run(assignment, place, report), Path(reports) / f"lost{rank}.json")
     else:
@@ -109,7 +113,8 @@ def run(assignment: Assignment, _processes: object, place: ClusterPlace | None, 
 
 
 def _run(assignment: Assignment, place: ClusterPlace | None, report: Path) -> None:
-    hang.dump_stacks_on_signal()
+    faulthandler.enable(file=2, all_threads=True)
+    faulthandler.register(hang.ASK, file=2, all_threads=True, chain=False)
     try:
         if place is not None:
             place.enter()
@@ -125,7 +130,10 @@ def _run(assignment: Assignment, place: ClusterPlace | None, report: Path) -> No
         traceback.print_exc()
         raise SystemExit(1) from None
     finally:
-        _flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        ctypes.CDLL(None).fflush(None)  # a forked process ends without C's exit(), which would flush C's own buffers
 
 
 def _print_to(log: Path) -> None:
@@ -138,28 +146,21 @@ def _print_to(log: Path) -> None:
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", write_through=True)  # type: ignore[union-attr]
 
 
-def _lead_process_group() -> None:
-    """Make this rank's children end with it, and Ctrl-C in a terminal reach only the launcher, which ends the ranks."""
-    os.setpgid(0, 0)
-    # Elastic and multiprocessing turn SIGINT into a quiet exit 0; an interrupted rank has not succeeded.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def _die_with_the_parent() -> None:
     """End this rank when the process that started it ends, in any way.
 
     The kernel's parent is the fork server, whose end is watched by prctl. The launching process is watched through the
     pipe that multiprocessing keeps open for as long as it lives.
     """
-    orphans.signal_at_parent_exit(signal.SIGKILL)
-    threading.Thread(target=_watch_parent, name="repro-parent-watch", daemon=True).start()
-
-
-def _watch_parent() -> None:
     launching = parent_process()
     assert launching is not None, "a rank is always started by multiprocessing"
-    wait([launching.sentinel])
-    os.killpg(0, signal.SIGKILL)
+
+    def watch() -> None:
+        wait([launching.sentinel])
+        os.killpg(0, signal.SIGKILL)
+
+    orphans.signal_at_parent_exit(signal.SIGKILL)
+    threading.Thread(target=watch, name="repro-parent-watch", daemon=True).start()
 
 
 def _set_environment(environment: Mapping[str, str]) -> None:
@@ -173,14 +174,6 @@ def _set_environment(environment: Mapping[str, str]) -> None:
 def _write(report: Path, why: str, cause: RankCause) -> None:
     content = {"reason": why, "cause": cause, "nanoseconds": time.monotonic_ns()}
     report.write_text(json.dumps(content), encoding="utf-8")
-
-
-def _flush() -> None:
-    """Flush all buffers: a forked process ends without C's exit(), which would lose the buffers of C libraries."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    ctypes.CDLL(None).fflush(None)
 
 
 def run_in_child(entry: Callable[[], None], report: Path) -> None:

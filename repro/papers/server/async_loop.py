@@ -83,8 +83,7 @@ class DealtAudit(DataAudit):
             here = positions[epochs == epoch]
             indices = self.order.draw(epoch)[here - epoch * self.train_samples]
             order.add(here, indices)
-            if self.parts.draws is not None:
-                self._add_expected_draws(draws, here, indices, self.parts.draws)
+            self._add_expected_draws(draws, here, indices)
         return order, draws
 
 

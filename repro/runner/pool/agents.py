@@ -20,6 +20,7 @@ from repro.launchers.nodes.head import Head, Node
 from repro.launchers.nodes.hosts import Starts, key_of, listen, read_secret
 from repro.record.folder.shards import ASSIGNED
 from repro.record.folder.store import RunFolder
+from repro.runner.pool.coordinator import Engine
 
 SILENCE_SECONDS = 15.0
 JOIN_SECONDS = 300.0
@@ -28,7 +29,7 @@ FROM_POOL = ("plan.json", "suite.yaml", "environment.json", "parity.json", "solo
 
 
 @dataclass(slots=True)
-class AgentLanes:
+class AgentLanes(Engine):
     """One lane for each agent, up to the declared number; agents may join and leave at any time."""
 
     folder: RunFolder
@@ -103,9 +104,6 @@ class AgentLanes:
                 write_text(self.said(shard), f"{node.host} was lost: {node.lost}\n")
         return set(self._busy)
 
-    def cancelled(self) -> set[int]:
-        return set()
-
     def cancel(self) -> None:
         for shard, (node, _) in self._busy.items():
             node.send("stop", {"number": shard})
@@ -114,11 +112,7 @@ class AgentLanes:
         return self.folder.shards / str(shard) / OUTPUT
 
     def _free(self) -> list[Node]:
-        """Return the agents that have no shard, after those that have joined since.
-
-        Raises:
-            TrialError: as `room`.
-        """
+        """Return the agents that have no shard, after those that have joined since; raise what `room` does."""
         while (node := self._head.join(0.01)) is not None:
             node.send("pool", {"silence_seconds": SILENCE_SECONDS})
             self.tell(f"lane {node.host} has joined")

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from repro.compare.design.sequential import stages
 from repro.compare.runs.asked import asked_before
-from repro.core.errors import OutputError, ParityError, TrialError, visible
+from repro.core.errors import OutputError, TrialError, visible
 from repro.core.files import read_model, write_model
 from repro.core.numbers import spans
 from repro.record.environment.differences import differences
@@ -41,6 +41,7 @@ from repro.record.folder.shards import (
 from repro.record.folder.store import Gate, Record, RunFolder, read_nodes, read_record
 from repro.record.result.results import Result
 from repro.runner.context import RunContext, Watcher
+from repro.runner.gate import require_no_problem
 from repro.runner.run import Findings, unsealed
 from repro.runner.signals import DeferredInterrupt, raise_dropped
 from repro.runner.tracking import Replays, Tracker
@@ -72,6 +73,7 @@ class Engine(Protocol):
 
     def cancelled(self) -> set[int]:
         """Return the shards that somebody else has cancelled."""
+        return set()
 
     def cancel(self) -> None:
         """End all lanes."""
@@ -144,16 +146,6 @@ def _halves(folder: RunFolder, plan: Plan, damage: Sequence[resume.Damaged]) -> 
     for trial in plan.trials():
         if trial.trial_id in known and trial.repeat in broken:
             yield resume.Damaged(trial.trial_id, known[trial.trial_id].attempt, "its block runs again as a whole")
-
-
-def _require_gate(folder: RunFolder, number: int) -> None:
-    """Refuse to go on if the gate of a shard was not passed: no other lane will pass it."""
-    for path in sorted((folder.shards / str(number)).glob("*/parity.json")):
-        bad = [item for item in read_model(path, Gate).findings if item.problem]
-        if bad:
-            raise ParityError("parity gate: no trial was timed", [
-                *(f"{item.candidate} against {item.reference}: {item.problem}" for item in bad),
-                f"every check: {path}"])
 
 
 def _last_line(path: Path) -> str:
@@ -346,7 +338,9 @@ class Blocks:
         left = [seed for seed in assigned.seeds if seed not in self.ready and seed not in self.whole]
         if not left or not told:
             return
-        _require_gate(self.context.folder, number)
+        for path in sorted((self.context.folder.shards / str(number)).glob("*/parity.json")):
+            findings = [item.model_dump() for item in read_model(path, Gate).findings]
+            require_no_problem(findings, resumed=False, checks=str(path))  # no other lane will pass it
         reason = reason or _last_line(self.engine.said(number))
         self.context.warn("lane", f"shard {number} ended without the blocks of seeds {spans(left)}"
                                   f"{f' ({reason})' if reason else ''}; they run again as a whole")
@@ -386,7 +380,7 @@ class Blocks:
         interrupt.deliver()
         self.context.watcher.stage(f"[{len(self.whole)}/{len(self._seeds())}] seed {seed}, shard {run.name}, on "
                                    f"{' + '.join(run.line().place)}")
-        self.replays.while_running()
+        self.replays.request()
 
     def _put(self, run: ShardRun, seed: int, counts: bool) -> None:
         """Take one block, and with the first of a shard what describes that."""

@@ -21,7 +21,8 @@ from repro.core.files import read_model, write_text
 from repro.core.frozen import Frozen
 from repro.core.numbers import spans
 from repro.launchers.nodes.agent_lane import OUTPUT
-from repro.launchers.nodes.slurm_queue import ENDED, Queue, ask_slurm
+from repro.launchers.nodes.slurm_job import ask_slurm
+from repro.launchers.nodes.slurm_queue import ENDED, Queue
 from repro.launchers.nodes.slurm_submit import RefusedError, UnansweredError, submit_script
 from repro.record.environment.gpus import usable_uuids
 from repro.record.folder.store import RunFolder
@@ -150,7 +151,7 @@ MOST_TASKS = 1000
 
 
 @dataclass(slots=True)
-class SlurmArray:
+class SlurmArray(Engine):
     """One task of a job array for each shard, found again by the array's number: a user may name jobs otherwise.
 
     An array keeps to the number of lanes. Tasks in place of lost ones are a new array, so they are submitted only as
@@ -346,7 +347,7 @@ def machine_lanes(pool: Pool, plan: Plan) -> list[MachineLane]:
 
 
 @dataclass(slots=True)
-class OneMachine:
+class OneMachine(Engine):
     """A process for each shard, on the cores and the GPU of a free lane; it ends with this one."""
 
     stored: StoredPool
@@ -375,9 +376,6 @@ class OneMachine:
 
     def running(self) -> set[int] | None:
         return {shard for shard, (_, child) in self._children.items() if child.poll() is None}
-
-    def cancelled(self) -> set[int]:
-        return set()
 
     def cancel(self) -> None:
         for _, child in self._children.values():

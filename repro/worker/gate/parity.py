@@ -14,7 +14,7 @@ from typing import Any
 from repro.core.frozen import canonical
 from repro.seams.training import Comm, Engine, Preconditioner
 from repro.suite.choice import parse_choice
-from repro.suite.kinds.training import Batch, TrainingConfig
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.matrix import tried_cells
@@ -59,8 +59,13 @@ def groups(plan: Plan, every: bool = False) -> list[Group]:
     Args:
         every: all cells, also of a plan that needs no gate.
     """
-    cells = _cells_to_compare(plan, every)
-    found = [*_groups(plan, cells, "fp32")]
+    real = [cell for cell in _one_setting_each(plan) if trains_a_model(cell)]
+    several = len({(canonical(cell.training.engine), canonical(cell.training.comm), cell.training.model_options)
+                   for cell in real}) > 1
+    # Of equal cells only those that may differ alone are compared, with a third party's plug-in or a model option.
+    cells = [cell for cell in real if not cell.training.ungated
+             and (several or every or has_foreign_part(cell.training) or _has_option(cell.training))]
+    found = _groups(plan, cells, "fp32")
     found += _groups(plan, [cell for cell in cells if cell.training.precision.kind != "fp32"], "precision")
     return _named(found, cells)
 
@@ -84,18 +89,6 @@ def _named(found: Sequence[Group], cells: Sequence[Cell]) -> list[Group]:
         return f"{own} ({options})" if options else own
 
     return [replace(group, names={item.cell_id: full(group, item) for item in group.candidates}) for group in found]
-
-
-def _cells_to_compare(plan: Plan, every: bool) -> list[Cell]:
-    """Return all cells if they have several engines, algorithms or model options, else those that may differ alone.
-
-    Those are cells with a third party's plug-in or with a model option. Without those that the suite leaves out.
-    """
-    real = [cell for cell in _one_setting_each(plan) if trains_a_model(cell)]
-    several = len({(canonical(cell.training.engine), canonical(cell.training.comm), cell.training.model_options)
-                   for cell in real}) > 1
-    return [cell for cell in real if not cell.training.ungated
-            and (several or every or has_foreign_part(cell.training) or _has_option(cell.training))]
 
 
 def _one_setting_each(plan: Plan) -> tuple[Cell, ...]:
@@ -137,7 +130,9 @@ def _groups(plan: Plan, cells: Sequence[Cell], kind: Kind) -> list[Group]:
     least: dict[str, float] = {}
     for cell in cells:
         stripped, reference = _strip_cell(cell, kind), _reference_cell(cell, kind)
-        if kind == "precision" and _unsupported(reference.training, plan):
+        setting, engine = reference.training.setting(plan.device, plan.device_count), reference.training.engine.plugin
+        if kind == "precision" and (
+                engine.unsupported(setting) or reference.training.precision.plugin.unsupported(setting)):
             continue
         trial = plan.trial(stripped, 0)
         key = json.dumps([
@@ -203,19 +198,16 @@ def trains_a_model(cell: Cell) -> bool:
 
 def _strip_cell(cell: Cell, kind: Kind) -> Cell:
     """Return the cell with a constant rate and, unless the format is compared, in fp32."""
+    choices = cell.training
     update = {"compression": "none", "compression_rank": 1,  # lossy on purpose
-              "schedule": type(cell.training).model_fields["schedule"].default, "determinism": "seeded"}
+              "schedule": type(choices).model_fields["schedule"].default, "determinism": "seeded"}
     if kind == "fp32":
         update["precision"] = parse_choice("precision", "fp32")
-    if cell.training.gate is not None and cell.training.gate.micro is not None:
-        update["batch"] = _smaller_batch(cell.training, cell.training.gate.micro)
-    return cell.with_choices(cell.training.model_copy(update=update))
-
-
-def _smaller_batch(choices: TrainingConfig, micro: int) -> Batch:
-    micro = min(micro, choices.micro_batch)
-    whole = micro * choices.batch.accumulation * choices.processes
-    return choices.batch.model_copy(update={"micro": micro, "global_": whole})
+    if choices.gate is not None and choices.gate.micro is not None:
+        micro = min(choices.gate.micro, choices.micro_batch)
+        whole = micro * choices.batch.accumulation * choices.processes
+        update["batch"] = choices.batch.model_copy(update={"micro": micro, "global_": whole})
+    return cell.with_choices(choices.model_copy(update=update))
 
 
 def _reference_cell(cell: Cell, kind: Kind) -> Cell:
@@ -233,7 +225,3 @@ def _reference_cell(cell: Cell, kind: Kind) -> Cell:
     return plain.with_choices(choices)
 
 
-def _unsupported(choices: TrainingConfig, plan: Plan) -> bool:
-    """Return True if the reference cannot train in the cell's format."""
-    setting = choices.setting(plan.device, plan.device_count)
-    return bool(choices.engine.plugin.unsupported(setting) or choices.precision.plugin.unsupported(setting))

@@ -16,7 +16,7 @@ import numpy as np
 from repro.core.files import write_text
 from repro.core.random_streams import Streams
 from repro.record.log.facts import Apart, StepAgain
-from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
+from repro.seams.training import Batch, Job, Workload
 from repro.seams.workload import WholeSet, map_tensors
 from repro.suite.kinds.training_options import GateOptions
 from repro.suite.model import Trial
@@ -25,6 +25,7 @@ from repro.worker.gate.difference import OWN_EVALUATION_TOLERANCE, compare_numbe
 from repro.worker.gate.model import ScaledLoss, make_plain, prepare
 from repro.worker.gate.trace import AGED_STEPS, Evaluation, Fed, Kind, Measure, Step, Trace, measured_steps
 from repro.worker.input.data_order import SampleOrder
+from repro.worker.ledger.training import resting
 from repro.worker.memory import naming_out_of_memory
 from repro.worker.report.layer_trace import traced
 from repro.worker.report.own_step import Begun, Found, OwnStep
@@ -73,9 +74,8 @@ class Recorder:
 
     def __init__(self, trial: Trial, job: Job, started: Started, turns: int) -> None:
         assert started.parts is not None and started.functions is not None
-        self.trial, self.job, self.started, self.turns = trial, job, started, turns
-        self.session: Session = started.session
-        self.parts: TrainingParts = started.parts
+        self.trial, self.job, self.turns = trial, job, turns
+        self.session, self.parts, self.functions = started.session, started.parts, started.functions
         assert isinstance(started.functions.loss, ScaledLoss)
         self.loss = started.functions.loss
         self.ledger = started.ledger
@@ -109,7 +109,9 @@ class Recorder:
         """Take all steps and return what was measured."""
         self.weights = self.session.weights()
         if self.turns == 1 and not self.session.total([float(not fits(self.job, self.weights))])[0]:
-            self.own = self._own_step()
+            self.own = OwnStep(self.session, self.trial, self.job, self.functions)
+            if self.own.model is not None:
+                make_plain(self.own.model.model, self.functions)
         initial = self.measures.of(self.weights.items())
         facts: dict[str, Any] = {}
         before = [step for step in steps if step.before_evaluation]
@@ -181,14 +183,6 @@ class Recorder:
         self.ledger.stop()
         self.ledger.compare()
 
-    def _own_step(self) -> OwnStep:
-        functions = self.started.functions
-        assert functions is not None
-        own = OwnStep(self.session, self.trial, self.job, functions)
-        if own.model is not None:
-            make_plain(own.model.model, functions)
-        return own
-
     def _backward(self, batches: Sequence[Batch], rate: float | None) -> dict[str, np.ndarray]:
         """Return the mean gradient of a step, and note how a candidate's, or its loss, differs from the harness's own.
 
@@ -230,22 +224,20 @@ class Recorder:
     def _evaluate(self, step: int, samples: int) -> Evaluation:
         """Evaluate by the engine and, with the weights that it reports, by the harness's own model."""
         metric, job = self.trial.training.gate_metric, self.job
-        before, buffers = _resting(self.parts.model), self.session.buffers()
+        before, buffers = resting(self.parts.model), self.session.buffers()
         theirs = self.session.evaluate(share_batches(self.parts, job, samples), metric)
-        moved, resting = self._moved(), _resting(self.parts.model) - before
+        moved, left_resting = self._moved(), resting(self.parts.model) - before
         now = self.session.buffers()
         stirred = next((name for name in buffers if not _equal(buffers[name], now[name])), "")
         weights = self.weights
         if job.optimizer.evaluates_other_weights:
             with self.session.evaluated():
                 weights = self.session.weights()
-        functions = self.started.functions
-        assert functions is not None
-        own = OwnModel(self.trial, job, functions)
+        own = OwnModel(self.trial, job, self.functions)
 
         def score(training: bool = False) -> tuple[float, int]:
             own.load(weights, self.session.buffers())
-            return own.score(share_batches(functions, job, samples), metric, training)
+            return own.score(share_batches(self.functions, job, samples), metric, training)
 
         def other(training: bool = False) -> tuple[float, int]:
             with suppress(Exception):  # some models cannot be evaluated in training mode
@@ -260,25 +252,24 @@ class Recorder:
         if abs(value - right) > SAME_SCORE * abs(right):
             like = like_score(self.session, value, ours, {"training": other(training=True)}, int(sums[3]))
         return Evaluation(step=step, value=value, own=right, like=like, moved=moved,
-                          stirred=stirred, resting=resting, counted=int(sums[1]), samples=int(sums[3]))
+                          stirred=stirred, resting=left_resting, counted=int(sums[1]), samples=int(sums[3]))
 
     def _placed(self, evaluations: list[Evaluation]) -> list[Evaluation]:
         """Return the evaluations, those that differ with where they begin to; another one is made, at the end."""
         choices, job, metric = self.trial.training, self.job, self.trial.training.gate_metric
-        functions = self.started.functions
-        assert functions is not None
         differ = [item.own is not None and bool(compare_number(
             "evaluation", item.step, item.value, item.own, OWN_EVALUATION_TOLERANCE)) for item in evaluations]
-        whole = isinstance(functions.scores.get(metric), WholeSet) and job.world > 1  # the harness evaluates all of it
+        # Of a score of the whole set the harness evaluates all samples on each rank.
+        whole = isinstance(self.functions.scores.get(metric), WholeSet) and job.world > 1
         if self.turns > 1 or whole or not any(self.session.gather(any(differ))):
             return evaluations
-        own = OwnModel(self.trial, job, functions)
+        own = OwnModel(self.trial, job, self.functions)
         with self.session.evaluated():
             own.load(self.session.weights(), self.session.buffers())
         samples = self.eval_samples
         place = where_score_differs(choices, self.session, (self.parts.model, own.model), (
             lambda: self.session.evaluate(share_batches(self.parts, job, samples), metric),
-            lambda: own.score(share_batches(functions, job, samples), metric)))
+            lambda: own.score(share_batches(self.functions, job, samples), metric)))
         return [item.model_copy(update={"place": place}) if differs else item
                 for item, differs in zip(evaluations, differ, strict=True)]
 
@@ -293,10 +284,6 @@ class Recorder:
 
     def _mean(self, losses: Sequence[float]) -> list[float]:
         return [total / self.job.world for total in self.session.total(losses)]
-
-
-def _resting(model: Any) -> int:
-    return sum(not module.training for module in model.modules())
 
 
 def _equal(one: np.ndarray, other: np.ndarray) -> bool:
@@ -317,7 +304,7 @@ class Measures:
         self._steps: defaultdict[str, list[dict[str, Measure]]] = defaultdict(list)
         self._directions: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
-    def add(self, kind: str, tensors: Iterable[tuple[str, np.ndarray]] = ()) -> None:
+    def add(self, kind: str, tensors: Iterable[tuple[str, np.ndarray]]) -> None:
         """Append the measures of one step; tensors are taken one by one."""
         self._steps[kind].append(self.of(tensors))
 

@@ -118,19 +118,18 @@ class DataAudit:
             positions = np.arange(start, min(start + self.train_samples, samples), dtype=np.int64)
             indices = self.order.draw(epoch)[:len(positions)]
             order.add(positions, indices)
-            if self.parts.draws is not None:
-                self._add_expected_draws(draws, positions, indices, self.parts.draws)
+            self._add_expected_draws(draws, positions, indices)
         return order, draws
 
-    def _add_expected_draws(
-        self, draws: Tally, positions: np.ndarray, indices: np.ndarray, seeded: Callable[[int, np.ndarray], np.ndarray]
-    ) -> None:
-        """Add the draws of the seed; a batch is augmented for the pass in which it begins."""
+    def _add_expected_draws(self, draws: Tally, positions: np.ndarray, indices: np.ndarray) -> None:
+        """Add the draws of the seed, if there are any; a batch is augmented for the pass in which it begins."""
+        if self.parts.draws is None:
+            return
         batch = self.order.batch
         epochs = positions // batch * batch // self.train_samples
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
-            draws.add(positions[here], seeded(epoch, indices[here]))
+            draws.add(positions[here], self.parts.draws(epoch, indices[here]))
 
     def tallies(self, samples: int) -> list[list[int]]:
         """Return this rank's tallies (JSON-like): consumed order, expected order, consumed draws, expected draws."""

@@ -59,7 +59,7 @@ class TrainingLedger:
         self._parts, self._model, self._loss = parts, parts.model, parts.loss
         self._autocast = job.precision.autocast is not None
         self._scaled = job.precision.loss_scaling is not None
-        self._resting = _resting(parts.model)
+        self._resting = _resting_in_training(parts.model)
         self._handles: list[Any] = []
         self._last: list[RemovableHandle] = []
         """The hook behind those of others on the model, once there are any."""
@@ -151,7 +151,8 @@ class TrainingLedger:
         Returns:
             Drawn ones that the gate did not reach; those of them after which the weights are held, one of a doubling.
         """
-        drawn = self._drawn_steps(first, last)
+        doublings = self._drawn[(first + 1).bit_length() - 1:(last + 1).bit_length()]
+        drawn = [step for steps in doublings for step in steps if first <= step <= last]
         if self._writes is not None:
             self._first, self._counted_to = first, self._totals["steps"]
             self._writes.begin_again()
@@ -195,8 +196,8 @@ class TrainingLedger:
         self._usual = now.updates
         if now.kept is not None:
             self._waiting.append(now.kept)
-            if (resting := _resting(self._model, training=False)) != self._resting:
-                self._note("flags", resting, self._resting)
+            if (now_resting := resting(self._model)) != self._resting:
+                self._note("flags", now_resting, self._resting)
             now.kept = None
 
     def _count_alike(self) -> None:
@@ -515,11 +516,6 @@ class TrainingLedger:
     def _note_of(self, kind: NoteKind, found: float, wanted: float, of: Others | None) -> None:
         self._note(kind, found, wanted, of=of)
 
-    def _drawn_steps(self, first: int, last: int) -> list[int]:
-        """Return the drawn steps of all doublings that are among the steps `first` to `last`, from 0."""
-        doublings = self._drawn[(first + 1).bit_length() - 1:(last + 1).bit_length()]
-        return [step for steps in doublings for step in steps if first <= step <= last]
-
 
 def _drawn_steps(streams: Streams, begin: int) -> list[int]:
     """Return the drawn steps, from 0, of the doubling that begins with the step `begin`, from 1."""
@@ -545,20 +541,19 @@ class _Early:
         return self.right(*args, **named)
 
 
-def _resting(model: torch.nn.Module, *, training: bool = True) -> int:
-    """Return how many layers are in evaluation mode.
+def resting(model: torch.nn.Module) -> int:
+    """Return how many layers are in evaluation mode."""
+    return sum(not module.training for module in model.modules())
 
-    Args:
-        training: after the model was set to training mode, for which it is set back.
-    """
+
+def _resting_in_training(model: torch.nn.Module) -> int:
+    """Return how many layers stay in evaluation mode when the model is set to training mode; it is set back."""
     flags = {module: module.training for module in model.modules()}
-    if training:
-        model.train()
-        found = sum(not module.training for module in model.modules())
-        for module, was in flags.items():
-            module.training = was
-        return found
-    return sum(not was for was in flags.values())
+    model.train()
+    found = resting(model)
+    for module, was in flags.items():
+        module.training = was
+    return found
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:

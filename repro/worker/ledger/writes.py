@@ -8,7 +8,7 @@ What is written through `tensor.data` raises no version; in kept steps values ar
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,13 +33,17 @@ class _Watched:
 
     name: str
     tensor: torch.Tensor
-    version: int
     own: bool
     """The optimizer steps or keeps it; False: an engine's copy for the forward pass."""
-    local: torch.Tensor | None
+    local: torch.Tensor | None = field(init=False)
     """The part of a divided tensor (`DTensor`) on this rank."""
-    usual: int = 0
+    version: int = field(init=False)
+    usual: int = field(default=0, init=False)
     """Writes of a step; 0: not known yet, or none."""
+
+    def __post_init__(self) -> None:
+        self.local = getattr(self.tensor, "_local_tensor", None)
+        self.version = self.read()
 
     def read(self) -> int:
         """Return how often it was written in place."""
@@ -141,21 +145,15 @@ class Writes:
         kept = {item: state for item, state in self._optimizer.state.items() if isinstance(item, torch.Tensor)}
         stepped = {id(item): item for item in (*kept, *(
             item for group in self._optimizer.param_groups for item in group["params"]))}
-        found = [_watched(name, item, own=False)
+        found = [_Watched(name, item, own=False)
                  for name, item in named if item.requires_grad and id(item) not in stepped]
         for place, (key, parameter) in enumerate(stepped.items()):
             name, state = names.get(key, f"{STEPPED}{place}"), kept.get(parameter)
-            found.append(_watched(name, parameter, own=True))
-            found += [_watched(f"{what} of {name}", value, own=True)
+            found.append(_Watched(name, parameter, own=True))
+            found += [_Watched(f"{what} of {name}", value, own=True)
                       for what, value in (state.items() if isinstance(state, Mapping) else ())
                       if isinstance(value, torch.Tensor)]
         return found
-
-
-def _watched(name: str, tensor: torch.Tensor, *, own: bool) -> _Watched:
-    found = _Watched(name, tensor, 0, own, getattr(tensor, "_local_tensor", None))
-    found.version = found.read()
-    return found
 
 
 class GroupOptions(NamedTuple):

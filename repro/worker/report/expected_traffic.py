@@ -65,8 +65,7 @@ def message_sizes(
     elements = int(line["payload_bytes"]) // itemsize
     counts = [size // BUCKET_ITEMSIZE for size in buckets]
     if counts and messages == steps * len(counts) and elements == steps * sum(counts):
-        sizes = Counter(counts)
-        return Counter({count: times * steps for count, times in sizes.items()}), True
+        return Counter({count: times * steps for count, times in Counter(counts).items()}), True
     # The payload of an all-gather is one rank's input.
     if line["operation"] == "all_gather" and gathers and (messages, elements) == (
             steps * len(gathers), steps * sum(gathers)):

@@ -39,7 +39,10 @@ class Capture:
     def __init__(self, context: TrialContext) -> None:
         self.context = context
         self.enabled = context.parts is not None
-        self.drawn = _drawn_evaluations(Streams(context.trial.master_seed, context.trial.repeat))
+        streams = Streams(context.trial.master_seed, context.trial.repeat)
+        doublings = [(1, 1), (2, 14), *((1 << power, 1 << power) for power in range(4, 32))] if self.enabled else []
+        self.drawn = {first + int(streams.generator("captured-evaluation", first).integers(count))
+                      for first, count in doublings}
         """Their numbers; drawn before the trial, because a generator costs a tenth of a millisecond of its clock."""
         self.newest: Captured | None = None
         self.crossing: Captured | None = None
@@ -47,10 +50,6 @@ class Capture:
         self.moved: list[int] = []
         """Drawn evaluations that changed the weights."""
         self._before: Sequence[Held] = ()
-
-    def is_drawn(self, number: int) -> bool:
-        """Return True for the first evaluation, one drawn of the 14 after it, and then one of each doubling."""
-        return self.enabled and number in self.drawn
 
     def before(self) -> None:
         """Keep the weights that are about to be evaluated: on this clock a copy costs less than its hash."""
@@ -75,12 +74,6 @@ class Capture:
         if self.enabled and evaluated is not None:
             with self.context.session.evaluated():
                 self.crossing = Captured(evaluated, held_or_full(self.context.session), self.context.session.buffers())
-
-
-def _drawn_evaluations(streams: Streams) -> frozenset[int]:
-    doublings = [(1, 1), (2, 14), *((1 << power, 1 << power) for power in range(4, 32))]
-    return frozenset(first + int(streams.generator("captured-evaluation", first).integers(count))
-                     for first, count in doublings)
 
 
 def _differ(before: Sequence[Held], after: Sequence[Held]) -> bool:
@@ -131,11 +124,12 @@ def gather_facts(
         chosen.append(Captured(last, held_or_full(session), session.buffers()))
     functions = context.started.functions
     assert functions is not None
+    own: OwnModel | None = None
+    problem = ""
     try:
-        own: OwnModel | None = OwnModel(context.trial, job, functions)
-        problem = ""
+        own = OwnModel(context.trial, job, functions)
     except (RuntimeError, MemoryError) as error:
-        own, problem = None, f"the model could not be built a second time: {str(error).splitlines()[0]}"
+        problem = f"the model could not be built a second time: {str(error).splitlines()[0]}"
     # Every rank gathers as often as the others, also if one of them has failed.
     evaluations = [_evaluate_again(context, own, item, assemble(session, item.held, weights), batches)
                    for item in chosen]

@@ -20,7 +20,6 @@ from repro.core import devices
 from repro.core.random_streams import Streams
 from repro.record.derive.effective import scores_differ
 from repro.record.log.facts import Apart, ScoreAgain, StepAgain, StepsAgain
-from repro.record.log.schema import StepsRepeated
 from repro.seams.training import Batch, Engine, Job, Optimizer, Preconditioner, TrainingParts
 from repro.seams.workload import WholeSet, map_tensors
 from repro.suite.kinds.training import TrainingConfig
@@ -72,27 +71,17 @@ class _Allowance:
         return sum(self._watch.seconds().values())
 
 
-def report_steps_after(context: TrialContext, steps: TimedSteps) -> None:
-    """Train the steps after the trial and log them; all ranks take part, and the session is of no use afterwards."""
-    if steps.ledger is not None and steps.ledger.newest and has_a_gradient(context.choices):
-        dealt = [(kept.step, kept.dealt) for kept in steps.ledger.newest]
-        kept = steps.keeper.kept if steps.keeper is not None else ()
-        context.log.write(StepsRepeated(value=steps_after(context, dealt, kept, steps.step)))
-
-
-def steps_after(
-    context: TrialContext, dealt: Sequence[tuple[int, Sequence[Batch]]], kept: Sequence[KeptStep], trained: int
-) -> StepsAgain:
-    """Train further steps and return how they, and kept ones, differ from the harness's own; all ranks take part.
-
-    Args:
-        dealt: numbers, from 0, of steps of the trial, and this rank's batches of them.
-        trained: steps of the trial.
+def steps_after(context: TrialContext, trial_steps: TimedSteps) -> StepsAgain | None:
+    """Train further steps and return how they, and kept ones, differ from the harness's own; None if a step cannot be
+    repeated. All ranks take part, and the session is of no use afterwards.
     """
-    session, choices, allowance = context.session, context.choices, _Allowance(context)
-    functions = context.started.functions
+    session, choices, ledger = context.session, context.choices, trial_steps.ledger
+    if ledger is None or not ledger.newest or not has_a_gradient(choices):
+        return None
+    allowance, trained, functions = _Allowance(context), trial_steps.step, context.started.functions
     assert functions is not None
-    numbers = tuple(step for step, _ in dealt)
+    dealt = [kept.dealt for kept in ledger.newest]
+    numbers = tuple(kept.step for kept in ledger.newest)
     weights = session.weights()
     crowded, diverged = session.total([float(not fits(context.job, weights)), float(not _finite(weights))])
     if crowded:
@@ -100,6 +89,7 @@ def steps_after(
     if diverged:  # rounding grows without limit
         return StepsAgain(dealt=numbers)
     own = OwnStep(session, context.trial, context.job, functions)
+    kept = trial_steps.keeper.kept if trial_steps.keeper is not None else ()
     within = _steps_within(context, own, kept, max(1, trained // SHARE), weights, allowance)
     own.newest = {}
     allowance.begin()
@@ -121,8 +111,8 @@ def steps_after(
     return StepsAgain(dealt=numbers, within=within, updates=updates, steps=tuple(steps), scores=scores)
 
 
-def _batches(number: int, dealt: Sequence[tuple[int, Sequence[Batch]]]) -> Sequence[Batch]:
-    batches = dealt[number % len(dealt)][1]
+def _batches(number: int, dealt: Sequence[Sequence[Batch]]) -> Sequence[Batch]:
+    batches = dealt[number % len(dealt)]
     if number % SPIKE:
         return batches
     return [(inputs, targets.roll(1, 0) if hasattr(targets, "roll") else targets) for inputs, targets in batches]

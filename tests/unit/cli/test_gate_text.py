@@ -8,7 +8,7 @@ from typing import Any
 from repro.cli.terminal import Console
 from repro.cli.text.compare import print_gate
 from repro.cli.workflows.gate import rows_of
-from repro.runner.gate import _as_json
+from repro.runner.gate import as_json
 from repro.worker.gate.judge import judge
 from tests.traces import set_norm, trace
 
@@ -20,7 +20,7 @@ def test_other_options_of_the_optimizer_are_named_before_what_they_cause() -> No
         data.update(optimizer={"optimizer_options": "decay 0"}, effective={"optimizer_options": "decay 0.3"})
 
     found = judge(trace(None), [trace(0, other), trace(1, other)])
-    checks = {name: _as_json(item, item.text if item else "") for name, item in found.items()}
+    checks = {name: item and as_json(item, item.text) for name, item in found.items()}
     rows = [row for candidate in ("mine", "theirs")
             for row in rows_of({"candidate": candidate, "group": "g", "problem": "x", "checks": checks})]
     stream = io.StringIO()

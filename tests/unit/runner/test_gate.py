@@ -11,7 +11,7 @@ import pytest
 from repro.core.errors import ParityError
 from repro.core.machine import Machine
 from repro.runner.context import RunContext
-from repro.runner.gate import ParityGate
+from repro.runner.gate import ParityGate, require_no_problem
 from repro.runner.launching import Launchers
 from repro.runner.run import prepare
 from repro.suite.file import read_suite
@@ -94,7 +94,7 @@ def test_a_candidate_that_does_not_start_keeps_no_other_from_being_judged(gate: 
 def test_the_message_names_every_candidate_that_failed(gate: Measured) -> None:
     MADE.update(ddp=["ddp did not run: no such library"], deepspeed=[off(0.5)])
     with pytest.raises(ParityError) as caught:
-        gate._run(resumed=False)
+        require_no_problem(gate.run(), resumed=False)
     first, one, two, last = str(caught.value).splitlines()
     assert first == "parity gate: no trial was timed" and last == "  every check: repro gate SUITE"
     assert one.endswith("ddp did not run: no such library")
@@ -130,4 +130,4 @@ def test_a_cell_is_not_cleared_by_another_of_the_same_engine(tmp_path: Path) -> 
     assert two["problem"].startswith("step 4: loss")
     assert one["candidate"] != two["candidate"]
     with pytest.raises(ParityError, match="activation checkpointing True"):
-        gate._run(resumed=False)
+        require_no_problem(gate.run(), resumed=False)
