@@ -192,7 +192,7 @@ def run_in_child(entry: Callable[[], None], report: Path) -> None:
             entry()
             code = 0
         except SystemExit as error:
-            code = error.code if isinstance(error.code, int) else 1
+            code = exit_code(error)
         except BaseException:
             traceback.print_exc()
         finally:
