@@ -13,10 +13,9 @@ import pytest
 from repro.compare.findings import findings
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.torch_engines import Ddp, Single
-from repro.seams.plugin import Setting
 from repro.suite.choice import parse_choice
 from repro.suite.planning.plan import Plan
-from tests.plans import planned
+from tests.plans import planned, setting
 from tests.records import SUITE, make_record
 
 cells = importlib.import_module("repro.reporters.page.cells")
@@ -43,15 +42,6 @@ def test_the_note_of_a_smoke_test_is_known_in_any_words(tmp_path: Path) -> None:
     assert not [item for item in notices(findings(record)) if item.title == "Smoke test"]
 
 
-def test_words_of_another_note_make_no_smoke_test(tmp_path: Path) -> None:
-    record = make_record(tmp_path / "run")
-    plan = record.plan.model_copy(update={"notes": ("2 repeats make a smoke test, not a result",)})
-    again = Plan.model_validate_json(plan.model_dump_json(by_alias=True))
-    assert again.smoke_note == ""
-    found = notices(findings(replace(record, plan=again)))
-    assert [item.title for item in found if item.text == plan.notes[0]] == ["Plan"]
-
-
 # ---- origins
 
 
@@ -62,12 +52,6 @@ def test_origins_are_several_words_and_not_one_text() -> None:
 
 
 # ---- what plug-ins can do
-
-
-def setting(**changes: Any) -> Setting:
-    return Setting(**{
-        "workload": "w", "engine": "e", "comm": "mine", "precision": "mine", "optimizer": "o", "launcher": "l",
-        "processes": 1, "accumulation": 1, "device": "cuda", "device_count": 1, **changes})
 
 
 @pytest.mark.parametrize(("engine", "fields", "words"), [
@@ -82,7 +66,8 @@ def setting(**changes: Any) -> Setting:
 def test_an_engine_judges_what_a_choice_does_and_not_its_name(
     engine: Single | Ddp | DeepSpeedZero, fields: dict[str, Any], words: str | None
 ) -> None:
-    reason = engine.unsupported(setting(**fields))
+    one_gpu = {"processes": 1, "device": "cuda", "device_count": 1}
+    reason = engine.unsupported(setting(comm="mine", precision="mine", **one_gpu, **fields))
     assert reason is None if words is None else words in (reason or "")
 
 

@@ -24,7 +24,7 @@ from repro.suite.file import read_suite
 from repro.suite.kinds.kinds import KINDS
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
 from repro.suite.planning.terms import Terms
 from tests.plans import planned
 from tests.records import SUITE, Course, make_record
@@ -58,14 +58,6 @@ def test_the_kind_of_a_plan_decides(plan: Plan) -> None:
     assert [reworded(item).has_twins for item in (plan, part, twins)] == [False, False, True]
 
 
-@pytest.mark.parametrize("words", ["a reproduction: of nothing", "A/A: cells of nothing", "a smoke test"])
-def test_no_words_make_a_suite_another_kind_of_plan(plan: Plan, words: str) -> None:
-    data = plan.model_dump(mode="json", by_alias=True)
-    data["notes"], data["suite"]["title"] = [words], words
-    found = Plan.model_validate(data)
-    assert (found.kind, found.has_twins, found.smoke) == ("suite", False, False)
-
-
 def test_a_trial_states_its_side_only_if_its_choices_do_not_name_it(plan: Plan) -> None:
     twins = twin_plan(plan, plan.cells[:1], 6, 1)
     first, second = (twins.trial(cell, 0) for cell in twins.cells)
@@ -97,13 +89,6 @@ def merged(tmp_path: Path) -> Record:
     early = make_record(tmp_path / "early", SUITE, lambda trial: Course())
     late = make_record(tmp_path / "late", SUITE, lambda trial: Course())
     return sections([early.folder.root, late.folder.root], tmp_path / "out")[0].record
-
-
-def test_an_attempt_that_does_not_count_names_its_run(tmp_path: Path) -> None:
-    record = merged(tmp_path)
-    others = [item for item in record.attempts if item.source]
-    assert {item.source for item in others} == {"late"}
-    assert len(others) == len(record.results)
 
 
 def test_verify_reads_the_source_and_not_the_reason(tmp_path: Path) -> None:
@@ -151,8 +136,7 @@ def test_an_unknown_kind_is_one_clear_error(tmp_path: Path, kind: str, problem: 
 
 
 def test_training_named_or_not_is_the_same_trial(plan: Plan, tmp_path: Path) -> None:
-    (tmp_path / "named.yaml").write_text(SUITE.replace("trial:\n", "trial:\n  kind: training\n"))
-    named = make_plan(read_suite(str(tmp_path / "named.yaml")).suite, MACHINE)
+    named = planned(tmp_path, SUITE.replace("trial:\n", "trial:\n  kind: training\n"), machine=MACHINE)
     assert [cell.cell_id for cell in named.cells] == [cell.cell_id for cell in plan.cells]
     assert named.digest == plan.digest
     assert "kind" not in json.loads(canonical(plan.cells[0].choices))

@@ -15,11 +15,10 @@ from repro.compare.evidence.blocks import blocks_of
 from repro.core.machine import Machine
 from repro.record.folder.execution import Execution, execution_of
 from repro.record.folder.ledger import Attempt
-from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.suite.planning.plan import Plan
 from tests.plans import planned
-from tests.records import SUITE, make_record
+from tests.records import SUITE
 
 SEEDS = 20
 TWO = SUITE.replace("  processes: [1, 2]\n", "").replace(", processes: 2", "").replace("seeds: 6", f"seeds: {SEEDS}")
@@ -166,14 +165,6 @@ def test_declared_pairs_that_a_pause_parted_are_not_asked_for_again(tmp_path: Pa
     assert all(("(and 1 left out)" in item.because) == (seeds == 7) for item in found)
 
 
-def test_a_failed_trial_still_forbids_the_ratio(plan: Plan) -> None:
-    results, execution = ran(plan, {(cells_of(plan)[0], 3)}, 0.0, 1)
-    crashed = [item.model_copy(update={"status": "crashed", "tta_wall": None}) if item.attempt == 2 else item
-               for item in results]
-    found = primary(plan, crashed, execution)
-    assert found.refused and "crashed in 1 of 20 trials" in found.because
-
-
 @pytest.mark.parametrize(("count", "withheld"), [(4, False), (5, True)])
 def test_one_cell_that_failed_more_often_gets_no_verdict_on_times(plan: Plan, count: int, withheld: bool) -> None:
     """Fisher's exact p of 4 of 20 against none is 0.106, of 5 of 20 0.0471."""
@@ -216,11 +207,6 @@ def test_failures_in_both_cells_alike_keep_the_verdict(plan: Plan) -> None:
     late = {(name, repeat) for name in cells_of(plan) for repeat in range(6)}
     found = primary(plan, *ran(plan, late, 0.0, 1, ratio=1.5))
     assert found.verdict == "slower"
-
-
-def test_a_record_without_pauses_keeps_all_pairs(tmp_path: Path) -> None:
-    record: Record = make_record(tmp_path / "r", SUITE)
-    assert {item.left_out for item in compare(record.plan, record.results, execution=record.execution)} == {()}
 
 
 def placed(plan: Plan, nodes: Callable[[int, int], tuple[str, ...]]) -> tuple[list[Result], Execution]:

@@ -174,10 +174,6 @@ def test_one_cell_is_nothing_to_compare(tmp_path: Path) -> None:
     assert "two separate runs are not pairs" in ended.output
 
 
-def test_no_run_folder(tmp_path: Path) -> None:
-    assert "is not a run folder" in refused(tmp_path)
-
-
 @pytest.mark.parametrize("condition", ["ratio.low > 5", "n < 2", "slower"])
 def test_a_refused_comparison_passes_no_condition(tmp_path: Path, condition: str) -> None:
     record = make_record(tmp_path / "run", SUITE.replace("seeds: 6", "seeds: 8"), only=20)  # 5 of 8 blocks

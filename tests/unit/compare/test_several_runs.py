@@ -11,10 +11,10 @@ from repro.compare.runs.two_runs import Ran, require_turns, turns, versus_severa
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
 from repro.record.result.results import Bracket, Result
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
 from repro.suite.sequential import Sequential
 from tests.in_process import called, succeeded
+from tests.plans import planned
 from tests.records import SUITE, Course, default_course, make_record, sample_environment
 
 ALONE = SUITE.split("matrix:")[0]
@@ -22,9 +22,7 @@ ALONE = SUITE.split("matrix:")[0]
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    path = tmp_path_factory.mktemp("suite") / "s.yaml"
-    path.write_text(ALONE)
-    return make_plan(read_suite(str(path)).suite, Machine("cpu", 0, 8))
+    return planned(tmp_path_factory.mktemp("suite"), ALONE, machine=Machine("cpu", 0, 8))
 
 
 def run(plan: Plan, name: str, started_ms: int, scale: float, rng: np.random.Generator, status: str = "ok") -> Ran:
