@@ -165,6 +165,14 @@ def test_declared_pairs_that_a_pause_parted_are_not_asked_for_again(tmp_path: Pa
     assert all(("(and 1 left out)" in item.because) == (seeds == 7) for item in found)
 
 
+def test_a_failed_trial_still_forbids_the_ratio(plan: Plan) -> None:
+    results, execution = ran(plan, {(cells_of(plan)[0], 3)}, 0.0, 1)
+    crashed = [item.model_copy(update={"status": "crashed", "tta_wall": None}) if item.attempt == 2 else item
+               for item in results]
+    found = primary(plan, crashed, execution)
+    assert found.refused and "crashed in 1 of 20 trials" in found.because
+
+
 @pytest.mark.parametrize(("count", "withheld"), [(4, False), (5, True)])
 def test_one_cell_that_failed_more_often_gets_no_verdict_on_times(plan: Plan, count: int, withheld: bool) -> None:
     """Fisher's exact p of 4 of 20 against none is 0.106, of 5 of 20 0.0471."""
