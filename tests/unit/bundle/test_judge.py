@@ -487,12 +487,13 @@ def test_order_seeds_are_information_and_no_difference(tmp_path: Path) -> None:
 def test_a_place_that_a_bundle_does_not_name_is_no_difference(tmp_path: Path) -> None:
     found = []
     for name, place in (("a", "<temporary>/cache_of_it"), ("b", "/tmp/cache_of_it"), ("c", "/tmp/another"),
-                        ("d", "<home>/of_it"), ("e", f"{Path.home()}/of_it")):
+                        ("d", "<home>/of_it"), ("e", f"{Path.home()}/of_it"), ("f", "/home/of another/of_it")):
         root = make_record(tmp_path / name, only=4).folder
         settings = {"NCCL_TOPO_FILE": place, "TORCHINDUCTOR_CACHE_DIR": f"/somewhere/{name}"}
         write_model(root.environment, sample_environment().model_copy(update={"settings": settings}))
         found.append(read_record(root.root))
     assert differences(found[0], found[1]) == differences(found[1], found[0]) == differences(found[3], found[4]) == []
+    assert differences(found[3], found[5]) == [], "of a bundle that another user packed only the last part is known"
     assert len(differences(found[0], found[2])) == len(differences(found[1], found[2])) == 1
 
 
