@@ -16,9 +16,13 @@ from repro.workloads.data import prepare
 from repro.workloads.data.manifest import DataForm, Prepared
 
 
+def silent(what: str, done: int, total: int) -> None:
+    """Show no progress."""
+
+
 def prepared(form: DataForm, folder: Path) -> Prepared:
     """Prepare a folder in the store that `REPRO_DATA` names."""
-    return prepare.prepare(form, folder, lambda what, done, total: None)
+    return prepare.prepare(form, folder, silent)
 
 
 def _drawn(side: int, classes: int, samples: int) -> tuple[np.ndarray, np.ndarray]:

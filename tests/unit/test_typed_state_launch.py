@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from repro.launchers import inline
 from repro.launchers.inline import Inline
 from repro.launchers.processes import rank_processes
 from repro.record.derive.derive import derive
-from repro.record.folder import post_mortem
 from repro.record.folder.store import read_record
 from repro.seams.launching import LaunchRequest, LaunchResult, RankCause, RankEnd
 from repro.suite.model import Trial
@@ -88,14 +86,6 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
 @pytest.mark.parametrize(("cause", "status"), [("failed", "crashed"), ("out_of_memory", "out_of_memory")])
 def test_the_status_follows_from_the_cause(trial: Trial, text: str, cause: RankCause, status: str) -> None:
     assert derive(trial, 1, [], LaunchResult((RankEnd(0, -9, text, cause=cause),), 1.0)).status == status
-
-
-def test_an_oom_kill_is_a_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = iter([4, 5])
-    monkeypatch.setattr(post_mortem, "oom_kills", lambda: next(counts))
-    before = post_mortem.take_snapshot(tmp_path)
-    outcome = LaunchResult((RankEnd(0, -signal.SIGKILL, "killed"),), 1.0)
-    assert post_mortem.explain(outcome, before).ends[0].cause == "out_of_memory"
 
 
 @pytest.mark.parametrize("text", ["setting X 1, now 2", "library torch 1, now 2", "reworded"])

@@ -8,27 +8,16 @@ import pytest
 
 from repro.bundle.verify_trials import differences
 from repro.core.events import Event
-from repro.record.derive.derive import damaged_log, derive
-from repro.record.log.reading import MalformedEvent, Recorded, interpret
-from repro.record.log.schema import RunStart, RunStop
+from repro.record.derive.derive import damaged_log
+from repro.record.log.reading import MalformedEvent, interpret
 from repro.record.result.reasons import LogDamaged
-from repro.record.result.remarks import Worded, stated
+from repro.record.result.remarks import stated
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.worker.stop_rule import Progress, decide
-from tests.unit.record.test_results import Script, make_trial, play
+from tests.unit.record.test_results import make_trial
 
 FINE = LaunchResult((RankEnd(0, 0),), 3.0)
-
-
-@pytest.mark.parametrize("reason", ["", "missed", "diverged: no", "La perte n'est pas finie", "out of memory"])
-@pytest.mark.parametrize(("outcome", "status"), [
-    ("success", "invalid"), ("missed", "missed"), ("diverged", "diverged")])
-def test_the_status_does_not_depend_on_the_words_of_the_reason(outcome: str, status: str, reason: str) -> None:
-    """Success is invalid here: the log has no evaluation that establishes the target."""
-    stop = RunStop(status="success" if outcome == "success" else "aborted", outcome=outcome, reason=reason,
-                   samples_count=1)
-    assert derive(make_trial(), 1, [Recorded(RunStart(), 1, 1.0), Recorded(stop, 2, 2.0)], FINE).status == status
 
 
 @pytest.mark.parametrize(("value", "step", "outcome"), [
@@ -42,18 +31,6 @@ def test_an_unknown_outcome_is_an_error_that_lists_the_known_ones() -> None:
     stop = {"status": "success", "outcome": "won", "reason": "", "samples_count": 1}
     with pytest.raises(MalformedEvent, match="run_stop: outcome: Input should be 'success', 'missed', 'diverged'"):
         interpret(Event("run_stop", None, "INTERVAL_END", 2.0, stop))
-
-
-# ---- faults of a log
-
-
-def test_a_fault_of_a_log_does_not_depend_on_the_words_of_its_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Worded, "words", property(lambda self: "autre chose"))
-    script = Script(values=(0.5, 0.8, 0.91), lost_block=1)
-    found = derive(make_trial(), 1, play(tmp_path / "log.txt", script), FINE)
-    assert [item.kind for item in found.log_faults] == ["steps_missing"]
 
 
 # ---- a damaged log

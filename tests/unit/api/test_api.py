@@ -14,7 +14,6 @@ from typing import Any
 
 import jsonschema
 import matplotlib as mpl
-import pandas
 import pyarrow.parquet
 import pytest
 
@@ -390,7 +389,3 @@ def test_a_zip_that_is_damaged_is_one_line(tmp_path: Path) -> None:
         archive.writestr("notes.txt", "no record")
     with pytest.raises(repro.ReproError, match=r"holds no plan\.json"):
         repro.open(tmp_path / "x.zip")
-
-
-def test_pandas_needs_no_extra(run: repro.Run) -> None:
-    assert isinstance(run.warnings, pandas.DataFrame) and list(run.warnings.columns)[:1] == ["title"]

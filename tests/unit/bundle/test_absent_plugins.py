@@ -22,9 +22,9 @@ from repro.record.folder.store import Record, read_record
 from repro.runner import preflight
 from repro.runner.context import Options
 from repro.seams.training import Comm, Engine, Workload
-from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan
 from tests.letters import SUITE, installed, letters_record, write_package
+from tests.plans import planned
 
 ROOT = Path(__file__).resolve().parents[3]
 VERBS = [
@@ -106,12 +106,8 @@ def test_a_run_is_refused_in_one_line(record: Record) -> None:
 
 
 def test_a_suite_that_names_an_unknown_plug_in_is_still_refused(tmp_path: Path) -> None:
-    path = tmp_path / "letters.yaml"
-    path.write_text(SUITE)
-    from repro.suite.planning.plan import make_plan
-
     with pytest.raises(UsageError, match="no workload named 'letters'"):
-        make_plan(read_suite(str(path)).suite, Machine("cpu", 0, 2))
+        planned(tmp_path, SUITE)
 
 
 def test_a_newer_package_with_another_default_does_not_change_the_record(record: Record, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from repro.suite.model import Trial
 from repro.suite.planning.plan import planned_order
 from repro.suite.planning.terms import Terms
 from tests.plans import suite
-from tests.records import Course, make_record, sample_environment
+from tests.records import SUITE, Course, make_record, sample_environment
 
 TWO = suite("two", """\
 matrix:
@@ -492,18 +492,20 @@ def test_order_seeds_are_information_and_no_difference(tmp_path: Path) -> None:
 
 def test_a_place_that_a_bundle_does_not_name_is_no_difference(tmp_path: Path) -> None:
     found = []
-    for name, place in (("a", "<temporary>/cache_of_it"), ("b", "/tmp/cache_of_it"), ("c", "/tmp/another")):
+    for name, place in (("a", "<temporary>/cache_of_it"), ("b", "/tmp/cache_of_it"), ("c", "/tmp/another"),
+                        ("d", "<home>/of_it"), ("e", f"{Path.home()}/of_it"), ("f", "/home/of another/of_it")):
         root = make_record(tmp_path / name, only=4).folder
-        settings = {"NCCL_TOPO_FILE": place}
+        settings = {"NCCL_TOPO_FILE": place, "TORCHINDUCTOR_CACHE_DIR": f"/somewhere/{name}"}
         write_model(root.environment, sample_environment().model_copy(update={"settings": settings}))
         found.append(read_record(root.root))
-    assert differences(found[0], found[1]) == differences(found[1], found[0]) == []
+    assert differences(found[0], found[1]) == differences(found[1], found[0]) == differences(found[3], found[4]) == []
+    assert differences(found[3], found[5]) == [], "of a bundle that another user packed only the last part is known"
     assert len(differences(found[0], found[2])) == len(differences(found[1], found[2])) == 1
 
 
 def test_every_area_is_named(tmp_path: Path) -> None:
     first, second = make_record(tmp_path / "a", only=4), make_record(
-        tmp_path / "b", make_suite().replace("lr: 0.1", "lr: 0.2"), only=4)
+        tmp_path / "b", SUITE.replace("lr: 0.1", "lr: 0.2"), only=4)
     changed = sample_environment().model_copy(update={
         "packages": ("torch==2.14.0", "aiohttp==1", "alembic==1", "blinker==1", "flask==1", "gloo==1"),
         "libraries": {"torch": "2.14.0"}, "cpu": "Other", "governor": "powersave",
@@ -524,12 +526,6 @@ def test_every_area_is_named(tmp_path: Path) -> None:
         "  5 other packages, whose versions --json has: aiohttp, alembic, blinker, flask, gloo"
     between = between_executions(first, read_record(second.folder.root))
     assert {item.area for item in between} == {"code", "libraries", "hardware", "settings"}
-
-
-def make_suite() -> str:
-    from tests.records import SUITE
-
-    return SUITE
 
 
 # ---- what is chosen
@@ -574,15 +570,3 @@ def test_trials_that_cannot_run_here_are_reported_before_anything_runs(tmp_path:
     plan = plan.model_copy(update={"cells": (cell.model_copy(update={"choices": choices}), *plan.cells[1:])})
     with pytest.raises(UsageError, match="device cuda is requested, and this machine has no usable GPU"):
         reduce_plan(plan, [(cell.cell_id, 0)], Machine("cpu", 0, 2), 0, TERMS)
-
-
-def test_a_place_that_a_bundle_has_taken_out_is_no_difference(tmp_path: Path) -> None:
-    records = []
-    for name, place in (("one", f"{Path.home()}/topology.xml"), ("two", "<home>/topology.xml"), ("three", "other.xml")):
-        record = make_record(tmp_path / name, only=0)
-        settings = {"NCCL_TOPO_FILE": place, "TORCHINDUCTOR_CACHE_DIR": f"/somewhere/{name}"}
-        write_model(record.folder.environment, record.environment.model_copy(update={"settings": settings}))
-        records.append(read_record(record.folder.root))
-    assert differences(records[0], records[1]) == []
-    found, = differences(records[0], records[2])
-    assert (found.name, found.second) == ("NCCL_TOPO_FILE", "other.xml")

@@ -39,7 +39,7 @@ from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
 from tests.commands import ROOT
 from tests.in_process import refusal, succeeded
-from tests.records import SUITE, make_record
+from tests.records import SUITE, Course, make_record
 
 
 @pytest.fixture(scope="module")
@@ -217,8 +217,6 @@ def test_the_report_of_a_bundle_says_that_a_figure_does_not_follow(run: Path, tm
 
 
 def test_a_failure_called_success_does_not_follow_from_the_log(tmp_path: Path) -> None:
-    from tests.records import Course
-
     record = make_record(tmp_path / "run", only=2, course=lambda trial: Course(hits_at=None))
     assert {item.status for item in record.results} == {"missed"}
     edit(record.folder.result(record.results[0].trial_id), status="ok")

@@ -15,11 +15,10 @@ from repro.compare.evidence.blocks import blocks_of
 from repro.core.machine import Machine
 from repro.record.folder.execution import Execution, execution_of
 from repro.record.folder.ledger import Attempt
-from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.suite.planning.plan import Plan
 from tests.plans import planned
-from tests.records import SUITE, make_record
+from tests.records import SUITE
 
 SEEDS = 20
 TWO = SUITE.replace("  processes: [1, 2]\n", "").replace(", processes: 2", "").replace("seeds: 6", f"seeds: {SEEDS}")
@@ -216,11 +215,6 @@ def test_failures_in_both_cells_alike_keep_the_verdict(plan: Plan) -> None:
     late = {(name, repeat) for name in cells_of(plan) for repeat in range(6)}
     found = primary(plan, *ran(plan, late, 0.0, 1, ratio=1.5))
     assert found.verdict == "slower"
-
-
-def test_a_record_without_pauses_keeps_all_pairs(tmp_path: Path) -> None:
-    record: Record = make_record(tmp_path / "r", SUITE)
-    assert {item.left_out for item in compare(record.plan, record.results, execution=record.execution)} == {()}
 
 
 def placed(plan: Plan, nodes: Callable[[int, int], tuple[str, ...]]) -> tuple[list[Result], Execution]:

@@ -100,15 +100,6 @@ def test_a_run_that_is_not_over_gets_no_verdict(tmp_path: Path) -> None:
     assert found[0].because.endswith("planned trials of new have run; no verdict before all have")
 
 
-def test_different_suites_are_refused_unless_forced(tmp_path: Path) -> None:
-    one, other = plan_of(tmp_path), plan_of(tmp_path, 10, SUITE + "margin: 0.1\n")
-    with pytest.raises(UsageError, match=r"old and new cannot be compared: suite digest .* --force"):
-        versus(ran("old", one, 10.0), ran("new", other, 12.0))
-    found = versus(ran("old", one, 10.0), ran("new", other, 12.0, 1), force=True)[0]
-    assert found.cautions[0].startswith("FORCED: these runs are of different experiments (suite digest ")
-    assert found.ratio == pytest.approx(1.2)
-
-
 def test_nothing_in_common_is_refused(tmp_path: Path) -> None:
     one, other = plan_of(tmp_path), plan_of(tmp_path, 10, SUITE.replace("global: 64", "global: 32"))
     with pytest.raises(UsageError, match="have no cell in common"):

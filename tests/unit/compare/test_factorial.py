@@ -15,9 +15,9 @@ from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
 from repro.core.machine import Machine
 from repro.record.result.results import Result
-from repro.suite.file import read_suite
 from repro.suite.planning.cell import Cell
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
+from tests import plans
 from tests.made_cells import MadeCell, result
 from tests.plans import suite
 
@@ -32,11 +32,8 @@ COMM = {"backend": 1.0, "ring": 0.8, "butterfly": 1.25}
 Time = Callable[[Cell, int], float | None]
 
 
-def planned(tmp_path: Path, text: str = SUITE, overridden: bool = False) -> Plan:
-    path = tmp_path / "suite.yaml"
-    path.write_text(text)
-    found = read_suite(str(path))
-    return make_plan(found.suite, Machine("cpu", 0, 4), found.problem, overridden)
+def planned(tmp_path: Path, text: str = SUITE) -> Plan:
+    return plans.planned(tmp_path, text, machine=Machine("cpu", 0, 4))
 
 
 def trials(plan: Plan, time: Time, **changes: Any) -> list[Result]:

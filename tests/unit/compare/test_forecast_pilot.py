@@ -9,12 +9,9 @@ from repro.core.machine import Machine
 from repro.papers.advise.pilot import check_suite, pilot_suite
 from repro.suite.file import bundled, read_suite
 from repro.suite.planning.plan import Plan, make_plan
+from tests.plans import plan_file
 
 CPU = Machine("cpu", 0, 2)
-
-
-def plan_of(name: str, *overrides: str) -> Plan:
-    return make_plan(read_suite(name, overrides).suite, CPU, overridden=bool(overrides))
 
 
 def shapes(plan: Plan) -> set[tuple[int, int, bool]]:
@@ -22,7 +19,7 @@ def shapes(plan: Plan) -> set[tuple[int, int, bool]]:
 
 
 def test_a_worker_keeps_its_samples_and_a_convolution_has_variants() -> None:
-    plan = plan_of("engines", "workload=digits", "engine=ddp", "batch.global=64", "processes=2")
+    plan = plan_file("engines", "workload=digits", "engine=ddp", "batch.global=64", "processes=2")
     pilot = make_plan(pilot_suite(plan, 5), CPU)
     assert shapes(pilot) == {(1, 32, False), (1, 32, True), (1, 64, False), (1, 128, False), (2, 64, False),
                              (3, 96, False)}
@@ -32,14 +29,8 @@ def test_a_worker_keeps_its_samples_and_a_convolution_has_variants() -> None:
 
 
 def test_a_model_without_convolutions_has_no_variants() -> None:
-    pilot = make_plan(pilot_suite(plan_of("throughput", "engine=ddp"), 5), CPU)
+    pilot = make_plan(pilot_suite(plan_file("throughput", "engine=ddp"), 5), CPU)
     assert not any(cell.training.channels_last for cell in pilot.cells)
-
-
-@pytest.mark.parametrize(("name", "words"), [("in-memory-data", "is of kind measurement")])
-def test_suites_that_train_nothing_are_refused(name: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        pilot_suite(plan_of(name), 5)
 
 
 @pytest.mark.slow

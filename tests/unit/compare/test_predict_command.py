@@ -17,10 +17,9 @@ from repro.papers.predict.predict import predict
 from repro.papers.predict.prediction import LinkCost, Topology
 from repro.papers.predict.sharing import nccl_cost
 from repro.record.folder.store import Record
-from repro.suite.file import read_suite
 from repro.suite.model import Trial
-from repro.suite.planning.plan import make_plan
 from tests.in_process import called
+from tests.plans import planned
 from tests.records import (
     SCALING,
     SUITE,
@@ -132,9 +131,7 @@ def test_on_gpus_the_backend_is_nccl(tmp_path: Path) -> None:
     text = CLASSES.replace("PROCESSES", "[1, 4, 8, 16, 32]").replace(
         "device: cpu", "device: cuda\n  launcher: {kind: torchrun, nodes: 4}").replace(
         "[{kind: tree, shape: binomial, chunk_kib: null}, ring]", "[backend]").replace("processes: 2}", "processes: 4}")
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(text)
-    record = write_record(tmp_path / "run", make_plan(read_suite(str(suite)).suite, Machine("cuda", 8, 64)), text, nccl)
+    record = write_record(tmp_path / "run", planned(tmp_path, text, machine=Machine("cuda", 8, 64)), text, nccl)
     found = predict(record, "run", [64, 256]).lines[1]
     assert found.algorithm == "NCCL's ring or tree, whichever is modelled faster"
     between, within = (link.cost for link in found.links)

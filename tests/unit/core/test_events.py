@@ -17,9 +17,7 @@ from hypothesis import strategies as st
 
 from repro.core import door
 from repro.core.events import FLUSH_NS, Event, EventLog, EventType, complete_lines, follow, parse_line, read_events
-from repro.core.machine import Machine
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import make_plan
+from tests.plans import planned
 from tests.records import SUITE, Course, write_log
 
 CALM = settings(max_examples=100, deadline=None, derandomize=True, database=None)
@@ -179,8 +177,7 @@ def test_no_line_of_json_makes_the_reader_fail(body: dict[str, object]) -> None:
 
 def test_mlcommons_own_parser_reads_our_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     parser = pytest.importorskip("mlperf_logging.compliance_checker.mlp_parser")
-    (tmp_path / "suite.yaml").write_text(SUITE)
-    trial = next(make_plan(read_suite(str(tmp_path / "suite.yaml")).suite, Machine("cpu", 0, 2)).trials())
+    trial = next(planned(tmp_path, SUITE).trials())
     log = tmp_path / "result_1.txt"
     write_log(log, trial, Course())
     with caplog.at_level(logging.WARNING):

@@ -14,9 +14,8 @@ from repro.core.machine import Machine
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.launchers.local import Local
 from repro.optimizers.rules import Adam, AdamW, Sgd
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
-from tests.plans import setting, suite
+from repro.suite.planning.plan import Plan
+from tests.plans import planned, setting, suite
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
@@ -105,9 +104,7 @@ def test_the_groups_of_fsdp_are_found_as_older_versions_of_torch_keep_them() -> 
 
 
 def plan(folder: Path, machine: Machine, **trial: object) -> Plan:
-    path = folder / "suite.yaml"
-    path.write_text(suite("gpus", **{"device": "auto", "processes": 1} | trial))
-    return make_plan(read_suite(str(path)).suite, machine)
+    return planned(folder, suite("gpus", **{"device": "auto", "processes": 1} | trial), machine=machine)
 
 
 ONE, TWO = Machine("cuda", 1, 8), Machine("cuda", 2, 8)
@@ -123,10 +120,8 @@ def test_too_few_gpus_are_refused_with_what_runs(tmp_path: Path) -> None:
 
 
 def test_deepspeed_on_the_processor_is_no_cell_of_a_run_on_gpus(tmp_path: Path) -> None:
-    path = tmp_path / "suite.yaml"
-    path.write_text(suite("both", "matrix: {engine: [ddp, deepspeed], device: [cpu, cuda]}\n", processes=1, device=None,
-                          engine=None))
-    found = make_plan(read_suite(str(path)).suite, ONE)
+    found = planned(tmp_path, suite("both", "matrix: {engine: [ddp, deepspeed], device: [cpu, cuda]}\n", processes=1,
+                                    device=None, engine=None), machine=ONE)
     assert [(item.choices.engine.kind, item.choices.device) for item in found.cells] == [
         ("ddp", "cpu"), ("ddp", "cuda"), ("deepspeed", "cuda")]
     assert [item.reason.rpartition("; ")[2] for item in found.skipped] == ["run this one apart, with -o device=cpu"]

@@ -13,18 +13,15 @@ from repro.engines.zero.config import OWNED, deepspeed_config, merge
 from repro.optimizers.rules import AdamW, Sgd
 from repro.seams.plugin import Setting
 from repro.seams.training import Comm, Job, Precision
+from tests import plans
 
 
 def setting(**changes: object) -> Setting:
     precision = registry.load("precision", str(changes["precision"]))() if changes.get("precision") in \
         registry.names("precision") else Fp32()
-    plain = {
-        "workload": "digits", "engine": "ddp", "comm": "backend", "precision": "fp32", "optimizer": "sgd",
-        "launcher": "local", "processes": 2, "accumulation": 1, "device": "cpu", "device_count": 0,
+    return plans.setting(**{
         "own_algorithm": changes.get("comm", "backend") != "backend", "weights": precision.weights,
-        "autocast": precision.autocast, "master_weights": precision.master,
-    }
-    return Setting(**{**plain, **changes})  # type: ignore[arg-type]
+        "autocast": precision.autocast, "master_weights": precision.master, **changes})
 
 
 class Quiet(Comm):

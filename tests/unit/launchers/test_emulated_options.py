@@ -21,16 +21,12 @@ from repro.runner import doctor
 from repro.seams.plugin import Setting
 from repro.suite.choice import parse_choice
 from tests.in_process import called
-from tests.plans import plan_file
+from tests.plans import plan_file, setting
 from tests.records import SUITE, make_record
 
 
 def _setting(processes: int, device: str = "cpu") -> Setting:
-    words = dict.fromkeys(("workload", "comm", "precision", "optimizer"), "any")
-    return Setting(
-        engine="ddp", launcher="fabric", processes=processes, accumulation=1, device=device,
-        device_count=8 if device == "cuda" else 0, **words,
-    )
+    return setting(launcher="fabric", processes=processes, device=device, device_count=8 if device == "cuda" else 0)
 
 
 @pytest.fixture
@@ -152,14 +148,14 @@ def test_doctor_fixes_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("ranks", "cores", "cautioned"), [(8, 2, False), (16, 4, False), (16, 2, True), (64, 2, True)])
 def test_more_ranks_than_cores_carry_run_with_a_caution(able: None, ranks: int, cores: int, cautioned: bool) -> None:
-    setting = replace(_setting(ranks), cores=cores)
-    assert Fabric().unsupported(setting) is None
-    note = Fabric().note(setting)
+    crowded = replace(_setting(ranks), cores=cores)
+    assert Fabric().unsupported(crowded) is None
+    note = Fabric().note(crowded)
     assert (note is not None) == cautioned
     if note:
         assert note.startswith(f"{ranks} ranks on {cores} cores ({ranks // cores} per core) are oversubscribed: bytes")
     too_many = f"65 processes are too many for {cores} cores; at most 64"
-    assert Fabric().unsupported(replace(setting, processes=65)) == too_many
+    assert Fabric().unsupported(replace(crowded, processes=65)) == too_many
 
 
 def test_the_caution_is_in_plan_and_comparison(able: None, tmp_path: Path) -> None:

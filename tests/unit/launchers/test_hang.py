@@ -103,9 +103,9 @@ def test_the_tail_of_the_log_of_the_rank_that_failed_first(tmp_path: Path) -> No
 def test_a_rank_that_the_kernel_killed_ran_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([4, 5, 5, 5])
     monkeypatch.setattr(post_mortem, "oom_kills", lambda: next(counts))
-    reasons = [failed(tmp_path, b"", -signal.SIGKILL, "killed by SIGKILL").reason for _ in range(2)]
-    assert reasons[0].startswith("out of memory: killed by SIGKILL")
-    assert reasons[1] == "killed by SIGKILL"
+    first, second = (failed(tmp_path, b"", -signal.SIGKILL, "killed by SIGKILL") for _ in range(2))
+    assert first.cause == "out_of_memory" and first.reason.startswith("out of memory: killed by SIGKILL")
+    assert second.reason == "killed by SIGKILL"
 
 
 def test_the_kernels_count_is_read_here() -> None:

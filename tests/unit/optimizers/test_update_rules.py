@@ -19,7 +19,6 @@ RATES = (0.1, 0.07, 0.05, 0.0, 0.03, 0.02)
 """Of the steps: a rate inside of a momentum and one outside of it differ only where the rate changes."""
 SHAPES = {"weight": (3, 4), "bias": (4,)}
 Array = Any
-Gradient = Callable[[str, Array], Array]
 
 
 def gradient(name: str, weight: Array) -> Array:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 from repro.reporters.published.view import render
 
 from repro.audit.audit import audit
@@ -26,10 +25,6 @@ from tests.unit.published.made_logs import figures, row
 from tests.unit.published.made_speedruns import LOSSES, TIMES, Box, arm, runs, scaled
 
 BAD = (3.2784, 3.2901, 3.2777, 3.2890, 3.2794, 3.2783)
-
-
-def invoke(*args: str | Path) -> Result:
-    return called(*args)
 
 
 def make(root: Path) -> Path:
@@ -118,13 +113,13 @@ def test_own_runs_stand_beside_them(published: Published, tmp_path: Path) -> Non
 
 def test_the_command_prints_claims_and_writes_the_same_record(tmp_path: Path, published: Published) -> None:
     make(tmp_path / "in")
-    done = invoke("import", "speedrun", tmp_path / "in", "--out", tmp_path / "out")
+    done = called("import", "speedrun", tmp_path / "in", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     for text in ("2025-05-01_Bad, this record: quality not supported: mean 3.28215", "states a mean of 3.2761",
                  "refused  ", "35 results (35 ok, 0 missed, 0 invalid), 7 files refused"):
         assert text in done.output
     assert (tmp_path / "out" / RESULTS).read_bytes() == (published.folder / RESULTS).read_bytes()
-    data = json.loads(invoke("import", "speedrun", tmp_path / "in", "--out", tmp_path / "other", "--alpha", "0.001",
+    data = json.loads(called("import", "speedrun", tmp_path / "in", "--out", tmp_path / "other", "--alpha", "0.001",
                              "--target", "3.279", "--margin", "0.02", "--json").stdout)
     assert (data["contest"]["alpha"], data["contest"]["target"], data["contest"]["margin"]) == (0.001, 3.279, 0.02)
     assert {item["quality"]["verdict"] for item in data["arms"]} == {"not supported", "cannot be tested"}
@@ -133,7 +128,7 @@ def test_the_command_prints_claims_and_writes_the_same_record(tmp_path: Path, pu
 @pytest.mark.parametrize("options", [["--alpha", "0.6"], ["--alpha", "nan"], ["--margin", "0"], ["--target", "inf"]])
 def test_a_wrong_rule_is_one_line(tmp_path: Path, options: list[str]) -> None:
     make(tmp_path / "in")
-    done = invoke("import", "speedrun", tmp_path / "in", "--out", tmp_path / "out", *options)
+    done = called("import", "speedrun", tmp_path / "in", "--out", tmp_path / "out", *options)
     assert done.exit_code == 2 and options[0] in done.output and not (tmp_path / "out").exists()
 
 
@@ -153,7 +148,7 @@ def test_compare_judges_arms_of_one_record_and_refuses_machines_and_records(publ
 
 def test_audit_and_other_formats_read_them(published: Published, tmp_path: Path) -> None:
     assert audit(str(published.folder)).origin == "speedrun"
-    done = invoke("report", published.folder, "--to", "markdown,latex,csv,jsonl,figures", "--out", tmp_path / "paper")
+    done = called("report", published.folder, "--to", "markdown,latex,csv,jsonl,figures", "--out", tmp_path / "paper")
     assert done.exit_code == 0, done.output
     text = (tmp_path / "paper" / "published.md").read_text()
     assert "quality not supported: mean 3.28215" in text and text.count("| faster |") == 1

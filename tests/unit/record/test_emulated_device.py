@@ -19,9 +19,8 @@ from repro.core.machine import Machine
 from repro.record.environment.gpus import stand_ins
 from repro.record.folder import index
 from repro.record.folder.store import Record, read_record
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import make_plan
 from repro.tables.tables import tables
+from tests.plans import planned
 from tests.records import SUITE, write_record
 
 NAME = "Emulated H100"
@@ -29,10 +28,8 @@ LINES = ("Emulated H100, driver 570.00, 16384 MiB", "NVIDIA H100 80GB HBM3, driv
 
 
 def made(root: Path, line: str, device: str = "cuda") -> Record:
-    root.parent.mkdir(parents=True, exist_ok=True)
-    text, path = SUITE.replace("device: cpu", f"device: {device}"), root.parent / "suite.yaml"
-    path.write_text(text)
-    record = write_record(root, make_plan(read_suite(str(path)).suite, Machine("cuda", 2, 2)), text)
+    text = SUITE.replace("device: cpu", f"device: {device}")
+    record = write_record(root, planned(root.parent, text, machine=Machine("cuda", 2, 2)), text)
     write_model(record.folder.environment, record.environment.model_copy(update={
         "device": "cuda", "devices": (line, line)}))
     index.seal(record.folder)
@@ -68,14 +65,11 @@ def test_a_warning_a_tag_and_an_export_name_the_device(record: Record) -> None:
     assert "figures are emulated" in system(record, cell, "x")["sw_notes"]
 
 
-def test_a_trial_on_the_processor_of_that_machine_is_measured(tmp_path: Path) -> None:
-    record = made(tmp_path / "run", LINES[0], "cpu")
-    assert set(record.origins.values()) == {"measured"} and not run_warnings(record)
-    assert verify(record.folder.root).emulated == ()
-
-
-def test_a_real_gpu_is_measured(tmp_path: Path) -> None:
-    record = made(tmp_path / "run", LINES[1])
+@pytest.mark.parametrize(("line", "device"), [(LINES[0], "cpu"), (LINES[1], "cuda")], ids=["processor", "real GPU"])
+def test_a_trial_on_the_processor_of_that_machine_or_on_a_real_gpu_is_measured(
+    tmp_path: Path, line: str, device: str
+) -> None:
+    record = made(tmp_path / "run", line, device)
     assert set(record.origins.values()) == {"measured"} and not run_warnings(record)
     assert verify(record.folder.root).emulated == () and "EMULATED" not in verify(record.folder.root).text()
 

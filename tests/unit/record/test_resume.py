@@ -188,12 +188,6 @@ def test_packages_are_one_phrase_without_those_reported_elsewhere() -> None:
     assert found[0].text.endswith(" (and 6 more)")
 
 
-def test_limits_are_compared() -> None:
-    here = environment.take(MACHINE, ())
-    bare, boxed = (here.model_copy(update={"limits": limits}) for limits in ({}, {"cpu.max": "50000 100000"}))
-    assert texts(differences.differences(bare, boxed)) == ["limit cpu.max unknown, now 50000 100000"]
-
-
 def test_two_fingerprints_taken_one_after_the_other_do_not_differ(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

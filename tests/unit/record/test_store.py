@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from repro.core.errors import OutputError
-from repro.core.files import read_model, write_json, write_model, write_text
+from repro.core.files import write_json, write_text
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.result.remarks import stated
-from repro.suite.planning.plan import Plan
 from tests.records import make_record
 
 ROOT_MAY_ALL = os.geteuid() == 0
@@ -30,18 +29,6 @@ def record(tmp_path: Path) -> Record:
 def test_a_new_folder_is_made_with_its_parents(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "a" / "b" / "run")
     assert folder.trials.is_dir()
-
-
-def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path)
-    assert (tmp_path / "trials").is_dir()
-
-
-def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("dear")
-    with pytest.raises(OutputError, match="exists and is not an empty folder; give another --out"):
-        RunFolder.create(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
@@ -96,11 +83,6 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"inner\.json: cannot be written: ") as caught:
         write_json(tmp_path / "file" / "inner.json", {})
     assert "\n" not in str(caught.value)
-
-
-def test_models_are_read_as_they_were_written(record: Record) -> None:
-    write_model(record.folder.root / "again.json", record.plan)
-    assert read_model(record.folder.root / "again.json", Plan) == record.plan
 
 
 # ---- reading back

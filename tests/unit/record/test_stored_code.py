@@ -9,14 +9,12 @@ import pytest
 
 from repro.core import source_code
 from repro.core.errors import TrialError
-from repro.core.machine import Machine
 from repro.record.environment.plugin_code import plugin_code
 from repro.record.folder.stored_code import allow_code_of_trial, keep_code
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
 from tests.commands import git
 from tests.file_classes import write_suite
 from tests.hostile_records import invoke_words
+from tests.plans import plan_file
 
 TAMPER = """
     def clock(self, job, streams):
@@ -26,12 +24,8 @@ TAMPER = """
 """
 
 
-def plan_of(root: Path) -> Plan:
-    return make_plan(read_suite(str(write_suite(root))).suite, Machine("cpu", 0, 2))
-
-
 def test_a_rank_imports_the_kept_source_and_refuses_one_that_changed(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path)
+    plan = plan_file(write_suite(tmp_path))
     keep_code(tmp_path / "run/code", plan)
     trial = next(plan.trials()).model_dump(mode="json", by_alias=True)
     payload = {"trial": trial, "code": str(tmp_path / "run/code")}
@@ -62,7 +56,7 @@ def test_code_that_changes_between_two_trials_ends_the_second_and_is_named(
 
 
 def test_the_environment_names_file_hash_and_commit(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path)
+    plan = plan_file(write_suite(tmp_path))
     before = plugin_code(plan, tmp_path)[0]
     assert before.plugin == "engine paced.py:Paced" and before.text().startswith("a file, source sha256 ")
     assert before.files == 2 and before.commit is None

@@ -135,12 +135,6 @@ def test_a_bound_of_one_point_is_not_promised(tmp_path: Path) -> None:
     assert not any(trace.thin for trace in time.traces) and "bound" not in time.counted
 
 
-def test_an_unfinished_run_is_told_to_run_the_missing_pairs(tmp_path: Path) -> None:
-    primary = speedup.forest(findings(make_record(tmp_path / "run", SUITE, only=5))).primary
-    assert primary.item.because.startswith("1 of 6 planned pairs have run")
-    assert primary.item.settles == "run the missing pairs: repro run --resume RUN"
-
-
 @pytest.mark.parametrize(("text", "lead"), [
     ("E.g. DDP vs. FSDP on one host. Then more.", "E.g. DDP vs. FSDP on one host."),
     ("Does it pay? It does not.", "Does it pay?"), ("One sentence", "One sentence"),

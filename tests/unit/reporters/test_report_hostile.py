@@ -33,7 +33,6 @@ from tests.unit.reporters.tex import typeset
 
 several_page = importlib.import_module("repro.reporters.page.several")
 html_page = importlib.import_module("repro.reporters.html_page")
-published_page = importlib.import_module("repro.reporters.published.view")
 EVIL = ("</script><script>alert(1)</script><img src=x onerror=alert(2)>\" onmouseover=\"alert(3)\" ' {{ 7 * 7 }} "
         "=cmd|' /C calc'!A0 \\input{/etc/passwd} | `x` <!-- a\u202egnp.exe\u202c\u2066\x1b[31m\x00 ")
 LONG = EVIL + "y" * 10_000

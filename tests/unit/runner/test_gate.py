@@ -9,16 +9,14 @@ from typing import Any, cast
 import pytest
 
 from repro.core.errors import ParityError
-from repro.core.machine import Machine
 from repro.runner.context import RunContext
 from repro.runner.gate import ParityGate, require_no_problem
 from repro.runner.launching import Launchers
 from repro.runner.run import prepare
-from repro.suite.file import read_suite
 from repro.suite.model import Trial
-from repro.suite.planning.plan import make_plan
 from repro.worker.gate.parity import Group
 from repro.worker.gate.trace import Trace
+from tests.plans import planned
 from tests.records import SUITE
 from tests.traces import NAMES, STEPS, trace
 from tests.watcher import Silent
@@ -68,8 +66,7 @@ WELL = moved(0)
 
 
 def gate_of(folder: Path, text: str) -> Measured:
-    (folder / "s.yaml").write_text(text)
-    plan = make_plan(read_suite(str(folder / "s.yaml")).suite, Machine("cpu", 0, 2))
+    plan = planned(folder, text)
     context = RunContext(plan, prepare(plan, text, folder / "run"), Silent())
     return Measured(context, cast(Launchers, None))
 

@@ -257,8 +257,3 @@ def test_where_a_cell_of_the_primary_cannot_run_every_cell_has_the_pairs_of_the_
     assert Counter(repeat for _, repeat in here.order) == dict.fromkeys(range(10), 2)
     assert any(note.startswith("no look is taken") for note in here.notes)
     assert max(repeat for _, repeat in there.order) == 29
-
-
-def test_anytime_and_declared_looks_exclude_each_other() -> None:
-    with pytest.raises(SuiteError, match="--anytime: the suite declares looks"):
-        plan_of(LOOKS, chosen=ANYTIME)

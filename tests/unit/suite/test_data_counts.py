@@ -17,8 +17,7 @@ from repro.record.environment.environment import DataSet
 from repro.record.folder.store import Record
 from repro.runner.preflight import absent_data, data_sets
 from repro.seams.training import Workload
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, expand_again, make_plan
+from repro.suite.planning.plan import Plan, expand_again
 from repro.workloads.cifar10_form import Cifar10Form
 from tests.in_process import called
 from tests.made_data import cifar10_folder, prepared
@@ -103,8 +102,7 @@ def test_a_run_made_on_prepared_data_is_sound_elsewhere(tmp_path: Path, monkeypa
 
 def test_too_few_samples_for_the_processes_are_skipped_with_the_reason(tmp_path: Path) -> None:
     prepared(Cifar10Form(), cifar10_folder(tmp_path / "one", held_out=2))
-    (tmp_path / "s.yaml").write_text(TEXT + "matrix:\n  processes: [1, 4]\n")
-    plan = make_plan(read_suite(str(tmp_path / "s.yaml")).suite, HERE)
+    plan = planned(tmp_path, TEXT + "matrix:\n  processes: [1, 4]\n", machine=HERE)
     assert [item.reason for item in plan.skipped] == [
         "workload cifar10: too few samples: the data have 256 for training and 2 for evaluation, fewer than the 4 "
         "processes"]

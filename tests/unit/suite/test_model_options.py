@@ -88,38 +88,17 @@ def test_what_ran_is_compared_with_what_was_asked_for(
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
 
-def test_warm_up_runs_linearly_from_its_start_to_the_full_rate() -> None:
-    schedule = Constant(warmup_epochs=4, warmup_start=0.2)
-    assert [schedule.factor(epoch, 10) for epoch in (0, 1, 2, 3, 4, 9)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1, 1])
-
-
-def test_steps_drop_at_their_milestones() -> None:
-    schedule = Step(milestones=(3.0, 6.0), gamma=0.1)
-    assert [schedule.factor(epoch, 9) for epoch in (0, 2.99, 3, 5.99, 6, 9)] == pytest.approx(
-        [1, 1, 0.1, 0.1, 0.01, 0.01])
-
-
-def test_polynomial_decay_by_hand() -> None:
-    assert Polynomial().factor(2.5, 10) == pytest.approx(0.75)
-    assert Polynomial(power=2, end=0.1).factor(5, 10) == pytest.approx(0.1 + 0.9 * 0.25)
-    assert Polynomial(end=0.1).factor(10, 10) == pytest.approx(0.1)
-
-
-def test_cosine_decay_by_hand() -> None:
-    assert Cosine().factor(0, 20) == 1
-    assert Cosine().factor(10, 20) == pytest.approx(0.5)
-    assert Cosine(end=0.2).factor(5, 20) == pytest.approx(0.2 + 0.8 * (1 + math.sqrt(0.5)) / 2)
-    assert Cosine().factor(20, 20) == pytest.approx(0)
-
-
-def test_decay_begins_at_the_end_of_the_warm_up() -> None:
-    assert Cosine(warmup_epochs=2).factor(2, 12) == 1
-    assert Cosine(warmup_epochs=2).factor(7, 12) == pytest.approx(0.5)
-
-
-def test_a_warm_up_longer_than_the_budget_and_samples_past_it_do_no_harm() -> None:
-    assert Cosine(warmup_epochs=5).factor(5, 5) == pytest.approx(0)
-    assert Polynomial(end=0.3).factor(12, 10) == pytest.approx(0.3)
+@pytest.mark.parametrize(("schedule", "budget", "shares"), [
+    (Constant(warmup_epochs=4, warmup_start=0.2), 10, {0: 0.2, 1: 0.4, 2: 0.6, 3: 0.8, 4: 1, 9: 1}),
+    (Step(milestones=(3.0, 6.0), gamma=0.1), 9, {0: 1, 2.99: 1, 3: 0.1, 5.99: 0.1, 6: 0.01, 9: 0.01}),
+    (Polynomial(), 10, {2.5: 0.75}), (Polynomial(power=2, end=0.1), 10, {5: 0.1 + 0.9 * 0.25}),
+    (Polynomial(end=0.1), 10, {10: 0.1, 12: 0.1}),  # past the budget
+    (Cosine(), 20, {0: 1, 10: 0.5, 20: 0}), (Cosine(end=0.2), 20, {5: 0.2 + 0.8 * (1 + math.sqrt(0.5)) / 2}),
+    (Cosine(warmup_epochs=2), 12, {2: 1, 7: 0.5}),  # it begins at the end of the warm-up
+    (Cosine(warmup_epochs=5), 5, {5: 0}),
+], ids=repr)
+def test_schedules_by_hand(schedule: Constant, budget: float, shares: dict[float, float]) -> None:
+    assert {epoch: schedule.factor(epoch, budget) for epoch in shares} == pytest.approx(shares)
 
 
 @CALM

@@ -245,11 +245,6 @@ def test_few_repeats_are_noted(tmp_path: Path) -> None:
     assert plan(tmp_path).notes == ()
 
 
-def test_a_plan_survives_json(tmp_path: Path) -> None:
-    found = plan(tmp_path)
-    assert Plan.model_validate_json(found.model_dump_json(by_alias=True)) == found
-
-
 # ---- batches
 
 

@@ -13,8 +13,9 @@ from repro.core.source_code import SourceCode
 from repro.record.environment.plugin_code import PROGRAM, PluginCode, plugin_code
 from repro.suite.file import read_suite
 from repro.suite.kinds.program import ProgramConfig
-from repro.suite.planning.plan import Plan, expand_again, make_plan
+from repro.suite.planning.plan import Plan, expand_again
 from tests.commands import git
+from tests.plans import plan_file
 
 HERE = Machine("cpu", 0, 2)
 SUITE = """\
@@ -32,8 +33,7 @@ def planned(folder: Path, text: str = SUITE) -> Plan:
     (folder / "suite.yaml").write_text(text)
     if not (folder / "train.py").exists():
         (folder / "train.py").write_text("print('loss 1')\n")
-    found = read_suite(str(folder / "suite.yaml"))
-    return make_plan(found.suite, HERE, found.problem, folder=found.folder)
+    return plan_file(folder / "suite.yaml")
 
 
 def choices(plan: Plan) -> ProgramConfig:
@@ -147,8 +147,7 @@ def test_values_are_filled_in_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["accelerate", "huggingface", "lightning", "torchrun"])
 def test_the_examples_are_plans(name: str) -> None:
-    found = read_suite(str(Path(__file__).parents[3] / "examples" / name / "suite.yaml"))
-    plan = make_plan(found.suite, HERE, found.problem, folder=found.folder)
+    plan = plan_file(Path(__file__).parents[3] / "examples" / name / "suite.yaml")
     assert len(plan.cells) == 2 and plan.suite.seeds >= 6
 
 

@@ -115,21 +115,29 @@ def test_a_gradient_that_is_zero_but_for_rounding_compares_as_zero() -> None:
     assert judge(trace(None, noise(0.0)), [trace(0, noise(0.0)), trace(1, noise(1e-4))]) != ""
 
 
-def test_an_evaluation_that_differs_is_found() -> None:
-    both = evaluated(0, value=0.6, own=0.6)
-    assert judge(trace(None), [trace(0, both), trace(1, both)]) == "step 9: evaluation is 0.6, the reference's 0.5"
-    assert judged(1, both) == "after step 9: the evaluation is 0.6 on rank 1, 0.5 on rank 0"
+@pytest.mark.parametrize(("change", "found"), [
+    (evaluated(0, value=0.6, own=0.6), "step 9: evaluation is 0.6, the reference's 0.5"),
+    (evaluated(0, value=0.501, own=0.5), "step 9: evaluation is 0.501, the harness's of the same weights 0.5"),
+    (evaluated(1, value=0.5, own=0.52), "step 10: evaluation is 0.5, the harness's of the same weights 0.52"),
+    (evaluated(1, value=0.6, own=0.6), ""),  # weights have moved apart: only the harness's own evaluation judges
+    (evaluated(1, value=0.6), "step 10: evaluation is 0.6, the reference's 0.52"),  # it cannot evaluate them itself
+], ids=["differs", "other weights", "one behind", "further apart", "averages"])
+def test_an_evaluation_that_differs_on_all_ranks_is_found(change: Change, found: str) -> None:
+    assert judge(trace(None), [trace(0, change), trace(1, change)]) == found
+
+
+def test_an_evaluation_without_a_number_is_found() -> None:
     nothing = evaluated(0, value=math.nan)
-    assert "evaluation" in judge(trace(None), [trace(0, nothing), trace(1, nothing)])
+    assert "evaluation is nan" in judge(trace(None), [trace(0, nothing), trace(1, nothing)])
 
 
-def test_an_evaluation_of_other_weights_than_reported_is_found() -> None:
-    stale = evaluated(0, value=0.501, own=0.5)
-    assert judge(trace(None), [trace(0, stale), trace(1, stale)]) == (
-        "step 9: evaluation is 0.501, the harness's of the same weights 0.5")
+def test_an_evaluation_that_differs_on_one_rank_is_found() -> None:
+    assert judged(1, evaluated(0, value=0.6, own=0.6)) == "after step 9: the evaluation is 0.6 on rank 1, 0.5 on rank 0"
 
 
 def test_what_an_evaluation_leaves_behind_or_leaves_out_is_found() -> None:
+    assert judged(1, evaluated(0, moved="first.bias")) == (
+        "after step 9: the evaluation changed the weights, the first of them 'first.bias' on rank 1")
     assert judged(1, evaluated(0, resting=3)) == (
         "after step 9: the evaluation left 3 layers of rank 1 in evaluation mode")
     assert judged(0, evaluated(1, counted=358, samples=360)) == "after step 10: 358 samples were evaluated, not 360"
@@ -263,22 +271,6 @@ def test_a_rule_that_amplifies_rounding_gets_its_own_tolerance_after_the_first_g
     assert widen_tolerances(trace(None), [far], 0.3)[0] == TOLERANCE
     assert widen_tolerances(trace(None), [far], 0.3)[-1] == 0.3
     assert widen_tolerances(trace(None), [far])[-1] == LARGEST_TOLERANCE
-
-
-def test_an_evaluation_that_depends_on_the_one_before_is_found() -> None:
-    behind = evaluated(1, value=0.5, own=0.52)
-    assert judge(trace(None), [trace(0, behind), trace(1, behind)]) == (
-        "step 10: evaluation is 0.5, the harness's of the same weights 0.52")
-    further = evaluated(1, value=0.6, own=0.6)  # weights have moved apart: only the harness's own evaluation judges
-    assert judge(trace(None), [trace(0, further), trace(1, further)]) == ""
-    averages = evaluated(1, value=0.6)  # weights that the harness cannot evaluate itself
-    assert judge(trace(None), [trace(0, averages), trace(1, averages)]) == (
-        "step 10: evaluation is 0.6, the reference's 0.52")
-
-
-def test_an_evaluation_that_changes_weights_is_found() -> None:
-    assert judged(1, evaluated(0, moved="first.bias")) == (
-        "after step 9: the evaluation changed the weights, the first of them 'first.bias' on rank 1")
 
 
 def with_buffer(value: tuple[float, float], name: str = "norm.running_mean") -> Callable[[dict[str, Any]], object]:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from repro.core.errors import ParityError
-from repro.suite.planning.plan import Plan
 from repro.worker.gate.parity import groups, why_not
 from repro.worker.gate.trace import read_traces
 from repro.worker.gate.worker import BLOCK, Measures
@@ -22,12 +21,8 @@ from tests.traces import put, trace
 # ---- groups
 
 
-def plan_of(folder: Path, text: str = SUITE) -> Plan:
-    return planned(folder, text)
-
-
 def test_engines_are_compared_within_one_workload_batch_and_world(tmp_path: Path) -> None:
-    found = groups(plan_of(tmp_path))
+    found = groups(planned(tmp_path, SUITE))
     assert [group.title for group in found] == ["digits, batch 64, 1 process", "digits, batch 64, 2 processes"]
     for group, processes in zip(found, (1, 2), strict=True):
         assert [item.choices.engine.kind for item in group.candidates] == ["ddp", "deepspeed"]
@@ -40,7 +35,7 @@ def test_engines_are_compared_within_one_workload_batch_and_world(tmp_path: Path
 
 def test_the_comparison_is_fp32_without_schedule_and_its_reference_has_no_warm_up(tmp_path: Path) -> None:
     text = SUITE.replace("  device: cpu", "  device: cpu\n  precision: bf16-autocast\n  schedule: cosine")
-    found = groups(plan_of(tmp_path, text))
+    found = groups(planned(tmp_path, text))
     for group in (item for item in found if item.kind == "fp32"):
         for trial in (group.reference, *group.candidates):
             assert trial.choices.precision.kind == "fp32"
@@ -51,7 +46,7 @@ def test_the_comparison_is_fp32_without_schedule_and_its_reference_has_no_warm_u
 def test_cells_that_differ_in_precision_only_are_judged_once_in_fp32_and_once_in_their_own(tmp_path: Path) -> None:
     text = SUITE[:SUITE.index("primary:")]
     text = text.replace("  processes: [1, 2]", "  processes: [1, 2]\n  precision: [fp32, bf16-autocast]")
-    found = [(group.kind, group.title, len(group.candidates)) for group in groups(plan_of(tmp_path, text))]
+    found = [(group.kind, group.title, len(group.candidates)) for group in groups(planned(tmp_path, text))]
     assert found == [("fp32", "digits, batch 64, 1 process", 2), ("fp32", "digits, batch 64, 2 processes", 2),
                      ("precision", "digits, batch 64, 1 process, bf16-autocast", 2),
                      ("precision", "digits, batch 64, 2 processes, bf16-autocast", 2)]
@@ -59,43 +54,43 @@ def test_cells_that_differ_in_precision_only_are_judged_once_in_fp32_and_once_in
 
 def test_the_gate_uses_the_smallest_rate_of_the_schedule(tmp_path: Path) -> None:
     text = SUITE.replace("  device: cpu", "  device: cpu\n  schedule: {kind: step, milestones: [0.01], gamma: 0.001}")
-    assert {group.least_share for group in groups(plan_of(tmp_path, text))} == {0.001}
+    assert {group.least_share for group in groups(planned(tmp_path, text))} == {0.001}
 
 
 def test_one_engine_with_a_workload_of_others_has_a_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = SUITE[:SUITE.index("baseline:")].replace("[ddp, {kind: deepspeed, stage: 1}]", "[ddp]")
-    assert groups(plan_of(tmp_path, one)) == []
+    assert groups(planned(tmp_path, one)) == []
     monkeypatch.setattr(Digits, "__module__", "somebody.digits")
-    assert [len(group.candidates) for group in groups(plan_of(tmp_path, one))] == [1, 1]
+    assert [len(group.candidates) for group in groups(planned(tmp_path, one))] == [1, 1]
 
 
 def test_workloads_that_differ_in_an_option_are_distinguished(tmp_path: Path) -> None:
     text = SUITE[:SUITE.index("primary:")]
     text = text.replace("  processes: [1, 2]", "  workload: [digits, {kind: digits, norm: batch}]")
-    assert [group.title for group in groups(plan_of(tmp_path, text))] == [
+    assert [group.title for group in groups(planned(tmp_path, text))] == [
         "digits, batch 64, 1 process", "digits (norm=batch), batch 64, 1 process"]
 
 
 def test_one_engine_needs_no_gate_and_says_so(tmp_path: Path) -> None:
     one = SUITE[:SUITE.index("baseline:")].replace("[ddp, {kind: deepspeed, stage: 1}]", "[ddp]")
-    assert groups(plan_of(tmp_path, one)) == []
-    assert why_not(plan_of(tmp_path, one)) == "one engine and one communication algorithm only, without model options"
+    assert groups(planned(tmp_path, one)) == []
+    assert why_not(planned(tmp_path, one)) == "one engine and one communication algorithm only, without model options"
     fake = one.replace("[ddp]", "[fake, {kind: fake, spread: 0.1}]").replace("  device", "  launcher: inline\n  device")
-    assert groups(plan_of(tmp_path, fake)) == []
-    assert why_not(plan_of(tmp_path, fake)) == "no engine of this suite trains a model"
+    assert groups(planned(tmp_path, fake)) == []
+    assert why_not(planned(tmp_path, fake)) == "no engine of this suite trains a model"
 
 
 ONE = SUITE[:SUITE.index("baseline:")].replace("[ddp, {kind: deepspeed, stage: 1}]", "[ddp]").replace("[1, 2]", "[2]")
 
 
 def candidates_of(folder: Path, text: str) -> list[str]:
-    return [group.name(item) for group in groups(plan_of(folder, text)) for item in group.candidates]
+    return [group.name(item) for group in groups(planned(folder, text)) for item in group.candidates]
 
 
 @pytest.mark.parametrize("option", ["compile: true", "activation_checkpointing: true", "channels_last: true"])
 def test_one_engine_with_a_model_option_is_compared_with_the_plain_loop(tmp_path: Path, option: str) -> None:
     assert candidates_of(tmp_path, ONE) == []
-    (group,) = groups(plan_of(tmp_path, ONE.replace("  device: cpu", f"  device: cpu\n  {option}")))
+    (group,) = groups(planned(tmp_path, ONE.replace("  device: cpu", f"  device: cpu\n  {option}")))
     field = option.partition(":")[0]
     assert not getattr(group.reference.choices, field)
     assert [bool(getattr(item.choices, field)) for item in group.candidates] == [True]

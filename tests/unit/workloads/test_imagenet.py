@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from repro.core.errors import TrialError, UsageError
 from repro.core.random_streams import Streams
 from repro.workloads import imagenet_form
-from repro.workloads.data import prepare
 from repro.workloads.data.manifest import Prepared
 from repro.workloads.imagenet import ImageNet, ImageNetSynthetic
 from repro.workloads.imagenet_form import ImageNetForm, ImageReader, drawn, side_in
@@ -170,6 +169,10 @@ def _truncate(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-200])
 
 
+def _no_image(folder: Path) -> None:
+    (folder / "val" / "n00000001" / "x.JPEG").write_bytes(b"<html>")
+
+
 def _empty(folder: Path) -> None:
     (folder / "train" / "n00000009").mkdir()
 
@@ -189,6 +192,7 @@ def _empty_val(folder: Path) -> None:
 
 @pytest.mark.parametrize(("spoil", "message"), [
     (_truncate, r"n00000002_\d+\.JPEG: cannot be decoded: .*truncated.*restore or remove it"),
+    (_no_image, r"x\.JPEG: cannot be decoded: no JPEG or PNG image"),
     (_empty, r"train/n00000009: a class without an image"),
     (_stray, r"val/n00000077/.*: its class 'n00000077' has no folder in train"),
     (_no_val, r"has no folder val; wanted: a folder with train/CLASS"),
@@ -245,17 +249,10 @@ def test_a_file_that_changed_is_refused_when_it_is_read(data: Prepared) -> None:
         reader.evaluation(np.arange(16))
 
 
-def test_an_image_that_is_no_image_says_so(tmp_path: Path) -> None:
-    folder = image_folders(tmp_path / "images")
-    (folder / "val" / "n00000001" / "x.JPEG").write_bytes(b"<html>")
-    with pytest.raises(UsageError, match=r"x\.JPEG: cannot be decoded: no JPEG or PNG image"):
-        prepare.prepare(ImageNetForm(), folder, lambda what, done, total: None)
-
-
 def test_images_of_one_class_are_not_prepared(tmp_path: Path, store: Path) -> None:
     folder = image_folders(tmp_path / "images", classes=1)
     with pytest.raises(UsageError, match="too few classes: classes is 1, at least 2 are needed"):
-        prepare.prepare(ImageNetForm(), folder, lambda what, done, total: None)
+        prepared(ImageNetForm(), folder)
     assert list(store.iterdir()) == []
 
 

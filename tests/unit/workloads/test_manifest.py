@@ -16,6 +16,7 @@ from repro.core.errors import TrialError, UsageError
 from repro.workloads.data import manifest, prepare
 from repro.workloads.data.manifest import DataForm, Progress
 from repro.workloads.data.prepare import hash_file
+from tests.made_data import silent
 
 
 class Letters(DataForm):
@@ -63,10 +64,6 @@ def folder(tmp_path: Path) -> Path:
     for index in range(30):
         (found / f"{index:02}.txt").write_text("abc" * (index + 1))
     return found
-
-
-def silent(what: str, done: int, total: int) -> None:
-    pass
 
 
 def test_the_same_files_elsewhere_are_the_same_data(folder: Path, tmp_path: Path, store: Path) -> None:

@@ -33,13 +33,10 @@ from repro.workloads.tokens.tokenizers import (
     tokenised,
 )
 from tests.in_process import called
+from tests.made_data import silent
 
 SMALL: dict[str, Any] = {"size": "small", "layers": 1, "width": 16, "heads": 2, "context": 16, "eval_tokens": 64}
 WORDS = "The harbour was quiet, and nobody on the quay said a word.\n"
-
-
-def silent(what: str, done: int, total: int) -> None:
-    pass
 
 
 @pytest.fixture

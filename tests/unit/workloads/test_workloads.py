@@ -26,6 +26,8 @@ from repro.workloads.text import Text
 
 SMALL = Synthetic(image_size=8, channels=1, classes=4, samples=512, held_out=128, width=8, depth=2)
 ALL = [Digits(), DigitsMlp(hidden=32), DigitsMlp(hidden=32, augment=True), SMALL, Mnist1d()]
+TINY = [Text(), GptSynthetic(size="small", context=32), Cifar10Synthetic(samples=64, held_out=32),
+        ImageNetSynthetic(samples=64, held_out=32, classes=4, model="alexnet_bn")]
 
 
 def _open(workload: Workload, seed: int = 0) -> TrainingParts:
@@ -93,7 +95,7 @@ def test_identity_describes_the_data_that_build_reads(workload: Workload) -> Non
     assert (identity.train_samples, identity.eval_samples) == (workload.train_samples, workload.eval_samples)
 
 
-@pytest.mark.parametrize("workload", ALL, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("workload", [*ALL, *TINY], ids=lambda each: type(each).__name__)
 def test_weights_follow_the_seed_alone(workload: Workload) -> None:
     first = _bytes(workload.build(Streams(7, 0), "cpu"))
     torch.rand(17)
@@ -212,10 +214,6 @@ def test_made_up_data_are_labelled_and_follow_the_options() -> None:
     assert SMALL.identity().sha256 == SMALL.identity().sha256 != other.identity().sha256
     images = synthetic.draw(synthetic.Recipe(8, 1, 4, 512, 128, 0))
     assert np.bincount(images.targets).min() > 100
-
-
-TINY = [Text(), GptSynthetic(size="small", context=32), Cifar10Synthetic(samples=64, held_out=32),
-        ImageNetSynthetic(samples=64, held_out=32, classes=4, model="alexnet_bn")]
 
 
 @pytest.mark.parametrize("workload", [*ALL, *TINY], ids=lambda each: type(each).__name__)
