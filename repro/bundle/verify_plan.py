@@ -246,4 +246,3 @@ def _plain(value: Any) -> Any:
         found = {name: _plain(item) for name, item in value.items() if name != "code"}
         return found["kind"] if found.keys() == {"kind"} else found
     return value
-

@@ -22,6 +22,8 @@ _WITHOUT_FETCHING = {"GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "GIT_T
 
 def ask_git(folder: Path, *arguments: str) -> str | None:
     """Return what `git ARGUMENTS` prints in `folder`, without the last line end; None if it fails or is not installed.
+
+    No hook, monitor or transport that the repository's configuration names is started.
     """
     found = _git(folder, arguments, b"")
     return None if found is None else found.decode(errors="replace").rstrip("\n")

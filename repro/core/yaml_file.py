@@ -128,8 +128,9 @@ def _value(node: yaml.ScalarNode) -> Any:
     value = yaml.constructor.SafeConstructor().construct_object(node)
     if isinstance(value, str) and node.tag == "tag:yaml.org,2002:str" and getattr(node, "style", None) is None:
         # YAML 1.1 reads 1.0e-3 as a number but 1e-3 as a string; a number is meant.
-        with suppress(ValueError):
-            return float(value) if value[:1] in "+-.0123456789" and "e" in value.lower() else value
+        if value[:1] in "+-.0123456789" and "e" in value.lower():
+            with suppress(ValueError):
+                return float(value)
         return value
     if isinstance(value, str | int | float | bool) or value is None:
         return value

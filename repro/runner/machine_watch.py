@@ -224,9 +224,10 @@ def only_run_that_times(show: Callable[[str], None], lane: bool = False) -> Iter
         yield 0.0
         return
     begun, waits = time.monotonic(), False
-    names = [NAME] if not lane else [
-        f"{NAME}-{item}" for item in (*(f"core{core}" for core in sorted(os.sched_getaffinity(0))),
-                                      *sorted(used_uuids() or ()))]
+    names = [NAME]
+    if lane:
+        cores = [f"core{core}" for core in sorted(os.sched_getaffinity(0))]
+        names = [f"{NAME}-{item}" for item in (*cores, *sorted(used_uuids() or ()))]
     with ExitStack() as held:
         other = _bind(names, held)
         # Both sides bind before they look for the other's names, so one of them sees the other.

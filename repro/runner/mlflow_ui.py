@@ -150,5 +150,5 @@ def _take_port(wanted: int) -> int:
         with socket.create_server((HOST, wanted)) as server:
             return int(server.getsockname()[1])
     except OSError as error:
-        raise UsageError(f"port {wanted} on {HOST}: {error.strerror}; choose another --port, or omit --port for a free "
-                         "one") from error
+        advice = "; choose another --port, or omit --port for a free one" if wanted else ""
+        raise UsageError(f"port {wanted or 'of any number'} on {HOST}: {error.strerror}{advice}") from error

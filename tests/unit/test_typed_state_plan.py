@@ -64,6 +64,15 @@ def test_the_kind_of_a_plan_decides(plan: Plan) -> None:
     assert [reworded(item).has_twins for item in (plan, part, twins)] == [False, False, True]
 
 
+@pytest.mark.parametrize("words", [
+    "a reproduction: of nothing", "A/A: cells of nothing", "2 repeats make a smoke test, not a result"])
+def test_no_words_make_a_suite_another_kind_of_plan(plan: Plan, words: str) -> None:
+    data = plan.model_dump(mode="json", by_alias=True)
+    data["notes"], data["suite"]["title"] = [words], words
+    found = Plan.model_validate(data)
+    assert (found.kind, found.has_twins, found.smoke, found.smoke_note) == ("suite", False, False, "")
+
+
 def test_a_trial_states_its_side_only_if_its_choices_do_not_name_it(plan: Plan) -> None:
     twins = twin_plan(plan, plan.cells[:1], 6, 1)
     first, second = (twins.trial(cell, 0) for cell in twins.cells)

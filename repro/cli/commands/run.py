@@ -1,4 +1,4 @@
-"""`repro run`, and the hidden commands that a run starts: `track`; of a pool on its nodes `lane` and `probe`."""
+"""`repro run`, and hidden commands: `track`, which a run starts, `lane` and `probe`, which a pool starts on its nodes."""
 
 from __future__ import annotations
 

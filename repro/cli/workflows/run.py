@@ -366,10 +366,11 @@ def _summarize(
 ) -> Ended:
     found, root = findings(record), record.folder.root
     keep_answers(record, found.comparisons)
-    step = _next_step(record, code)
-    if unwritten:  # the report, if the run is complete
+    if unwritten:
         again = _resume_command(root, record.plan) if record.missing() else command(f"report {shlex.quote(str(root))}")
         step = f"make room or mend what the error names, then: {again}"
+    else:
+        step = _next_step(record, code)
     return Ended(
         exit_code=unwritten.exit_code if unwritten and code != Exit.INTERRUPTED else code, folder=root, next_step=step,
         report=report, tracking=tracking, trials=dict(Counter(result.status for result in record.results)),

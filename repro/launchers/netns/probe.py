@@ -60,8 +60,10 @@ def attempt() -> Ability:
         network.build()
         network.grow(1)
     except (OSError, NetlinkError) as error:
-        made = network.step == "make a network namespace"
-        if _number(error) in (errno.EPERM, errno.EACCES, *((errno.ENOSPC, errno.EINVAL) if made else ())):
+        refused = [errno.EPERM, errno.EACCES]
+        if network.step == "make a network namespace":
+            refused += [errno.ENOSPC, errno.EINVAL]
+        if _number(error) in refused:
             return Ability(f"cannot {network.step} ({_said(error)}): run as root, or allow user namespaces to users "
                            f"(sysctl: {SYSCTLS})")
         return Ability(f"this kernel cannot {network.step} ({_said(error)})")

@@ -88,7 +88,8 @@ def _field(shown: str | None, name: str) -> str | None:
 
 
 def ask_slurm(*words: str) -> str | None:
-    """Return what a command of Slurm prints; None: it is not installed here, or Slurm does not answer."""
+    """Return what a command of Slurm prints; "": it knows no such job; None: it is not installed here, or Slurm does not
+    answer."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False,

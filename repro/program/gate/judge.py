@@ -329,5 +329,3 @@ def _differing(
 
 def _share(found: Mapping[str, object], tensors: Tensors) -> str:
     return f"{len(found)} of {len(tensors.whole)} tensors" if len(found) < len(tensors.whole) else "all tensors"
-
-

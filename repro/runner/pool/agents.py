@@ -20,7 +20,6 @@ from repro.launchers.nodes.head import Head, Node
 from repro.launchers.nodes.hosts import Starts, key_of, listen, read_secret
 from repro.record.folder.shards import ASSIGNED
 from repro.record.folder.store import RunFolder
-from repro.runner.pool.coordinator import Engine
 
 SILENCE_SECONDS = 15.0
 JOIN_SECONDS = 300.0
@@ -29,7 +28,7 @@ FROM_POOL = ("plan.json", "suite.yaml", "environment.json", "parity.json", "solo
 
 
 @dataclass(slots=True)
-class AgentLanes(Engine):
+class AgentLanes:
     """One lane for each agent, up to the declared number; agents may join and leave at any time."""
 
     folder: RunFolder
@@ -103,6 +102,9 @@ class AgentLanes(Engine):
                 del self._busy[shard]
                 write_text(self.said(shard), f"{node.host} was lost: {node.lost}\n")
         return set(self._busy)
+
+    def cancelled(self) -> set[int]:
+        return set()
 
     def cancel(self) -> None:
         for shard, (node, _) in self._busy.items():

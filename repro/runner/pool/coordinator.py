@@ -73,7 +73,6 @@ class Engine(Protocol):
 
     def cancelled(self) -> set[int]:
         """Return the shards that somebody else has cancelled."""
-        return set()
 
     def cancel(self) -> None:
         """End all lanes."""

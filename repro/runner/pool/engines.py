@@ -151,7 +151,7 @@ MOST_TASKS = 1000
 
 
 @dataclass(slots=True)
-class SlurmArray(Engine):
+class SlurmArray:
     """One task of a job array for each shard, found again by the array's number: a user may name jobs otherwise.
 
     An array keeps to the number of lanes. Tasks in place of lost ones are a new array, so they are submitted only as
@@ -347,7 +347,7 @@ def machine_lanes(pool: Pool, plan: Plan) -> list[MachineLane]:
 
 
 @dataclass(slots=True)
-class OneMachine(Engine):
+class OneMachine:
     """A process for each shard, on the cores and the GPU of a free lane; it ends with this one."""
 
     stored: StoredPool
@@ -376,6 +376,9 @@ class OneMachine(Engine):
 
     def running(self) -> set[int] | None:
         return {shard for shard, (_, child) in self._children.items() if child.poll() is None}
+
+    def cancelled(self) -> set[int]:
+        return set()
 
     def cancel(self) -> None:
         for _, child in self._children.values():

@@ -130,10 +130,11 @@ def _groups(plan: Plan, cells: Sequence[Cell], kind: Kind) -> list[Group]:
     least: dict[str, float] = {}
     for cell in cells:
         stripped, reference = _strip_cell(cell, kind), _reference_cell(cell, kind)
-        setting, engine = reference.training.setting(plan.device, plan.device_count), reference.training.engine.plugin
-        if kind == "precision" and (
-                engine.unsupported(setting) or reference.training.precision.plugin.unsupported(setting)):
-            continue
+        if kind == "precision":
+            choices = reference.training
+            setting = choices.setting(plan.device, plan.device_count)
+            if choices.engine.plugin.unsupported(setting) or choices.precision.plugin.unsupported(setting):
+                continue
         trial = plan.trial(stripped, 0)
         key = json.dumps([
             *(canonical(getattr(trial.training, part)) for part in ("workload", "batch", "optimizer", "precision")),
@@ -223,5 +224,3 @@ def _reference_cell(cell: Cell, kind: Kind) -> Cell:
             "plugin": choices.preconditioner.get(Preconditioner).alone()}),
     })
     return plain.with_choices(choices)
-
-

@@ -43,7 +43,8 @@ class Capture:
         doublings = [(1, 1), (2, 14), *((1 << power, 1 << power) for power in range(4, 32))] if self.enabled else []
         self.drawn = {first + int(streams.generator("captured-evaluation", first).integers(count))
                       for first, count in doublings}
-        """Their numbers; drawn before the trial, because a generator costs a tenth of a millisecond of its clock."""
+        """Numbers of evaluations: the first, one drawn of the 14 after it, then one of each doubling. They are drawn before
+        the trial, because a generator costs a tenth of a millisecond of its clock."""
         self.newest: Captured | None = None
         self.crossing: Captured | None = None
         """The evaluation that reached the target first, if further ones must confirm it."""
@@ -124,12 +125,11 @@ def gather_facts(
         chosen.append(Captured(last, held_or_full(session), session.buffers()))
     functions = context.started.functions
     assert functions is not None
-    own: OwnModel | None = None
-    problem = ""
     try:
-        own = OwnModel(context.trial, job, functions)
+        own: OwnModel | None = OwnModel(context.trial, job, functions)
+        problem = ""
     except (RuntimeError, MemoryError) as error:
-        problem = f"the model could not be built a second time: {str(error).splitlines()[0]}"
+        own, problem = None, f"the model could not be built a second time: {str(error).splitlines()[0]}"
     # Every rank gathers as often as the others, also if one of them has failed.
     evaluations = [_evaluate_again(context, own, item, assemble(session, item.held, weights), batches)
                    for item in chosen]
