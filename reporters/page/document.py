@@ -43,7 +43,7 @@ class Scripts:
         Styles are `unsafe-inline` because plotly.js inserts style elements when it loads. With hashes instead, its
         hover labels and cursors have no style and every page load logs violations. Styles cannot run scripts.
         """
-        allowed = [plotly()] * self.charts + [self.source] * bool(self.source)
+        allowed = [*([plotly()] if self.charts else ()), *([self.source] if self.source else ())]
         hashes = " ".join(f"'sha256-{_digest(script)}'" for script in allowed) or "'none'"
         return escape(
             f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "

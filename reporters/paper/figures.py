@@ -273,7 +273,7 @@ def _plain_ticks(pane: Any, shown: Sequence[Comparison]) -> None:
             break
     pane.xaxis.set_major_locator(FixedLocator(ticks))
     pane.xaxis.set_minor_locator(NullLocator())
-    pane.xaxis.set_major_formatter("{x:g}")
+    pane.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def _origins(record: Record, cells: Sequence[Cell]) -> str:

@@ -70,7 +70,7 @@ def _draw_scores(cells: Sequence[tuple[PublishedCell, list[float]]], figure: Any
     everything = [value for _, minutes in cells for value in minutes]
     if min(everything) > 0 and max(everything) / min(everything) > SPAN:
         pane.set_xscale("log")
-        pane.xaxis.set_major_formatter("{x:,g}")  # the default writes formulas
+        pane.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")  # the default writes formulas
         pane.xaxis.set_minor_formatter("")
         pane.set_xlabel("minutes to target (logarithmic) [published]")
     else:
@@ -121,7 +121,7 @@ def _draw_batches(
     pane.xaxis.set_major_locator(FixedLocator(batch_ticks(
         [x for points in (*by_round.values(), reference) for x, _ in points])))
     pane.xaxis.set_minor_locator(NullLocator())
-    pane.xaxis.set_major_formatter("{x:,.0f}")
+    pane.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     pane.set_ylim(bottom=0)
     pane.set_xlabel("global batch, samples (logarithmic)")
     pane.set_ylabel(f"{unit} to the target [published]")
@@ -159,7 +159,7 @@ def _draw_claims(claims: Sequence[ArmClaim], figure: Any) -> None:
                   [high - seconds for seconds, (_, high) in zip(middle, bounds, strict=True)]],
             fmt=mark, color=color, markersize=4, elinewidth=0.8, capsize=2, label=f"quality {verdict}")
     pane.set_yscale("log")
-    pane.yaxis.set_major_formatter("{x:,g}")
+    pane.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     pane.yaxis.set_minor_formatter("")
     pane.set_xlabel("date of the record")
     pane.set_ylabel("mean time, seconds (logarithmic) [published]")

@@ -165,7 +165,7 @@ def _draw_profiles(found: Scores, figure: Any) -> None:
         pane.step(found.taus, item.profile, where="post", color=COLORS[index], linewidth=1.2,
                   linestyle=PAPER_PATTERNS[index], label=shown_text(item.name))
     pane.set_xscale("log")
-    pane.xaxis.set_major_formatter("{x:g}")
+    pane.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     pane.xaxis.set_minor_formatter("")
     pane.set_xticks([tick for tick in TICKS if tick <= found.taus[-1]])
     pane.set_xlim(1, found.taus[-1])

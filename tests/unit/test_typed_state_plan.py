@@ -202,6 +202,13 @@ def test_the_note_of_a_smoke_test_is_known_in_any_words(tmp_path: Path) -> None:
     assert not [item for item in notices(findings(record)) if item.title == "Smoke test"]
 
 
+def test_words_of_another_note_make_no_smoke_test(tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run")
+    plan = record.plan.model_copy(update={"notes": ("2 repeats make a smoke test, not a result",)})
+    found = notices(findings(replace(record, plan=plan)))
+    assert [item.title for item in found if item.text == plan.notes[0]] == ["Plan"]
+
+
 # ---- origins
 
 

@@ -1,4 +1,4 @@
-"""`repro run`, and hidden commands: `track`, which a run starts, `lane` and `probe`, which a pool starts on its nodes."""
+"""`repro run`, and hidden commands: `track`, which a run starts; `lane` and `probe`, which a pool starts on nodes."""
 
 from __future__ import annotations
 

@@ -74,8 +74,7 @@ def sharded_modules(model: nn.Module) -> list[FSDPModule]:
 
 
 def groups_of(model: nn.Module) -> list[tuple[Any, list[Any]]]:
-    """Return the groups that FSDP gathers and reduces together, each with its trained parameters, of which it has some.
-    """
+    """Return the groups that FSDP gathers and reduces together, each with its trained parameters (at least one)."""
     found = [(group, [param for param in group.fsdp_params if param.sharded_param.requires_grad])
              for module in sharded_modules(model) for group in _groups_of(module._get_fsdp_state())]
     return [(group, trained) for group, trained in found if trained]

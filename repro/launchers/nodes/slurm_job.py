@@ -88,7 +88,7 @@ def _field(shown: str | None, name: str) -> str | None:
 
 
 def ask_slurm(*words: str) -> str | None:
-    """Return what a command of Slurm prints; "": it knows no such job; None: it is not installed here, or Slurm does not
+    """Return what a command of Slurm prints; "": it knows no such job; None: it is not installed here, or does not
     answer."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
     try:

@@ -65,6 +65,7 @@ def shards_with_room(parameter_bytes: float, workers: int, bytes_per_second: flo
 
 
 LEAST_GAIN = 1.1
+"""Factor of samples/s below which a doubling of the batch does not pay."""
 
 
 def stops_paying(batches: Sequence[int], gains: Sequence[tuple[float, float]]) -> tuple[int | None, int | None]:

@@ -66,7 +66,7 @@ def keep_first(hashes: Words, threshold: int) -> NDArray[np.int64]:
 
 
 def near(some: Words, others: Words, threshold: int) -> NDArray[np.bool_]:
-    """Return for each of `some` whether one of `others` is within `threshold` bits [len(some)]."""
+    """Return a mask [len(some)]: True where one of `others` is within `threshold` bits."""
     found = np.zeros(len(some), dtype=bool)
     for start in range(0, len(some), BLOCK):
         for place in range(0, len(others), 16 * BLOCK):

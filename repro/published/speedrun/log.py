@@ -110,7 +110,7 @@ class SpeedrunLog:
     """It has a separator, which every log has, also one that is cut before the first step."""
     untimed: bool = False
     """It has evaluations of llm.c, which state no time."""
-    latest: tuple[int, float] = (-1, -1.0)
+    _latest: tuple[int, float] = field(default=(-1, -1.0), repr=False)
     """The last step that the clock was read at, and the largest time until then."""
 
     @property
@@ -178,10 +178,10 @@ def _take(log: SpeedrunLog, found: re.Match[bytes], number: int) -> None:
     average = found[6] or b""
     warming_up = average.startswith((b"nan", b"inf"))
     if not warming_up:  # after the warm-up the clock restarts
-        last, largest = log.latest
+        last, largest = log._latest
         if seconds < largest - ROUNDING and not log.fault:
             log.fault = f"train time goes back: {seconds:g} s at step {step:,} after {largest:g} s at step {last:,}"
-        log.latest = step, max(seconds, largest)
+        log._latest = step, max(seconds, largest)
     if found[3] is None:
         return
     value = _value(found[3], number)

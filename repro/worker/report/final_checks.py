@@ -43,8 +43,8 @@ class Capture:
         doublings = [(1, 1), (2, 14), *((1 << power, 1 << power) for power in range(4, 32))] if self.enabled else []
         self.drawn = {first + int(streams.generator("captured-evaluation", first).integers(count))
                       for first, count in doublings}
-        """Numbers of evaluations: the first, one drawn of the 14 after it, then one of each doubling. They are drawn before
-        the trial, because a generator costs a tenth of a millisecond of its clock."""
+        """Numbers of evaluations: the first, one drawn of the 14 after it, then one of each doubling. Drawn before the
+        trial, because a generator costs a tenth of a millisecond of its clock."""
         self.newest: Captured | None = None
         self.crossing: Captured | None = None
         """The evaluation that reached the target first, if further ones must confirm it."""
