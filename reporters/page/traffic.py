@@ -203,7 +203,6 @@ def shown_median(values: Sequence[float], text: Callable[[float], Number | None]
     return text(median(values)) if values else None
 
 
-
 # ---- overlap on and off
 
 

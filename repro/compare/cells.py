@@ -270,7 +270,6 @@ class Factors:
         ]
 
 
-
 def _level_of(cell: Cell, data: Mapping[str, Any], factor: str, fields: Iterable[str]) -> Level:
     """Return a cell's level of a factor, without the fields below it that are factors or tuned themselves.
 

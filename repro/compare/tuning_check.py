@@ -171,11 +171,11 @@ def _setting_problems(record: Record, drawn: Sequence[Contender], found: Tuning 
     for key, contender in by_key.items():
         if key not in given:
             yield f"{contender.label} was not scored with a tuned setting"
-    levels = tuned_levels(record.plan)  # none if it cannot be told here
-    if drawn and suite.settings and not all(
-            any(_has(levels[cell.cell_id], item.where) for item in suite.settings)
-            for cell in record.plan.cells if cell.cell_id in levels):
-        yield "a scored cell has no tuned setting, although others have one"
+    if drawn and suite.settings:
+        levels = tuned_levels(record.plan)  # none if it cannot be told here
+        if not all(any(_has(levels[cell.cell_id], item.where) for item in suite.settings)
+                   for cell in record.plan.cells if cell.cell_id in levels):
+            yield "a scored cell has no tuned setting, although others have one"
     if found is None:
         return
     assert suite.tuned is not None

@@ -8,13 +8,12 @@ from __future__ import annotations
 import logging
 import platform
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import Field
 
-from repro.core.errors import UsageError
-from repro.core.files import LATEST_MS, Model
+from repro.core.errors import OutputError, UsageError
+from repro.core.files import LATEST_MS
 from repro.core.frozen import Frozen
 from repro.core.machine import user_folder
 from repro.record.folder.ledger import append_line, read_lines
@@ -34,8 +33,8 @@ class Answered(Frozen):
     master_seed: int
     order_seed: int
     """The seeds identify the run: one that is resumed has one answer, its last."""
-    stop: str
-    """Hash of its targets and rules to stop."""
+    stop: str = ""
+    """Hash of its targets and rules to stop; "": an earlier version wrote the line."""
     answer: str
     """The verdicts."""
     at_ms: float = Field(ge=0, le=LATEST_MS)
@@ -58,46 +57,43 @@ def questions_file() -> Path:
     Raises:
         UsageError: the user has no home folder.
     """
-    return user_folder("XDG_STATE_HOME", ".local/state") / "repro" / "questions.jsonl"
+    return _state() / "questions.jsonl"
 
 
-def _begun_file() -> Path:
-    return questions_file().with_name("begun.jsonl")
-
-
-def _append(file: Callable[[], Path], line: Frozen) -> None:
-    try:
-        place = file()
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        append_line(place, line)
-    except (UsageError, OSError) as error:
-        _log.debug("not noted: %s", error)
-
-
-def _read(file: Callable[[], Path], cls: type[Model]) -> list[Model]:
-    try:
-        return read_lines(file(), cls)
-    except (UsageError, OSError) as error:
-        _log.debug("earlier runs are unknown: %s", error)
-        return []
+def _state() -> Path:
+    return user_folder("XDG_STATE_HOME", ".local/state") / "repro"
 
 
 def keep_begun(run: Path, permits: str) -> None:
     """Note that the user began a run in the folder `run`; without a word if it cannot be written."""
-    _append(_begun_file, Begun(machine=platform.node(), run=str(run.resolve()), permits=permits,
-                               at_ms=round(time.time() * 1e3)))
+    try:
+        place = _state() / "begun.jsonl"
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        append_line(place, Begun(machine=platform.node(), run=str(run.resolve()), permits=permits,
+                                 at_ms=round(time.time() * 1e3)))
+    except (UsageError, OSError, OutputError) as error:
+        _log.debug("the run is not noted: %s", error)
 
 
 def begun_here(run: Path, permits: str) -> bool:
     """Return whether the user began the run in this folder on this machine, with the same code and options."""
+    try:
+        lines = read_lines(_state() / "begun.jsonl", Begun)
+    except (UsageError, OSError, OutputError) as error:
+        _log.debug("runs that began here are unknown: %s", error)
+        return False
     wanted = platform.node(), str(run.resolve()), permits
-    return any((line.machine, line.run, line.permits) == wanted for line in _read(_begun_file, Begun))
+    return any((line.machine, line.run, line.permits) == wanted for line in lines)
 
 
 def answered(question: str) -> list[Answered]:
     """Return the latest line of each run of a question on this machine; [] if they are unknown."""
-    mine = [line for line in _read(questions_file, Answered)
-            if (line.question, line.machine) == (question, platform.node())]
+    try:
+        lines = read_lines(questions_file(), Answered)
+    except (UsageError, OSError) as error:
+        _log.debug("earlier questions are unknown: %s", error)
+        return []
+    mine = [line for line in lines if (line.question, line.machine) == (question, platform.node())]
     return list({(line.master_seed, line.order_seed): line for line in mine}.values())
 
 
@@ -109,6 +105,11 @@ def earlier_answers(question: str, plan: Plan) -> tuple[str, ...]:
 
 def keep_answer(question: str, plan: Plan, run: Path, answer: str) -> None:
     """Append the answer of a run in the folder `run`; without a word if it cannot be written."""
-    _append(questions_file, Answered(
-        question=question, machine=platform.node(), run=run.resolve().name, master_seed=plan.master_seed,
-        order_seed=plan.order_seed, stop=stop_of(plan), answer=answer, at_ms=round(time.time() * 1e3)))
+    try:
+        place = questions_file()
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        append_line(place, Answered(
+            question=question, machine=platform.node(), run=run.resolve().name, master_seed=plan.master_seed,
+            order_seed=plan.order_seed, stop=stop_of(plan), answer=answer, at_ms=round(time.time() * 1e3)))
+    except (UsageError, OSError) as error:
+        _log.debug("the answer is not kept: %s", error)

@@ -62,7 +62,6 @@ class Null(Frozen):
         return self.verdict in DIFFERENT
 
 
-
 class Calibration(Formatted):
     """The nulls of one suite on one machine, and their false-positive rate."""
 

@@ -107,11 +107,13 @@ def take_look(
         slots=doubts.slots(*pair), apart=doubts.apart(*pair), carry=doubts.carry(*pair), stage=stage,
         nodes=doubts.nodes("block"),
     ))])[0]
-    decision: Decision = "last" if stage.number == stage.of else "continues"
+    decision: Decision
     if found.verdict in DECIDED:
         decision = "settled"
     elif any(not meaning(item.status).counts for side in sides for item in side):
         decision = "failed"
+    else:
+        decision = "last" if stage.number == stage.of else "continues"
     return TakenLook(stage, found, decision)
 
 

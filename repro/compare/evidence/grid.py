@@ -157,8 +157,10 @@ def _pair_range(one: Observed, other: Observed, ours: Span | None, theirs: Span 
 
 def _same_training(one: Observed, other: Observed) -> bool:
     weights = one.hashes.get("final_weights")
-    ran = [(item.bracket.miss_samples, item.bracket.hit_samples, item.samples) for item in (one, other) if item.bracket]
-    return weights is not None and weights == other.hashes.get("final_weights") and ran[0] == ran[1]
+    return weights is not None and weights == other.hashes.get("final_weights") and (
+        one.bracket is not None and other.bracket is not None
+        and (one.bracket.miss_samples, one.bracket.hit_samples, one.samples)
+        == (other.bracket.miss_samples, other.bracket.hit_samples, other.samples))
 
 
 def _first_hits(found: CellTrials) -> int:

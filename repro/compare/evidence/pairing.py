@@ -204,8 +204,10 @@ class Mismatch:
 
 
 def on_other_samples(one: CellTrials, other: CellTrials) -> bool:
-    """Return whether other training samples stayed for one cell than for the other."""
+    """Return True if other training samples stayed for one cell than for the other."""
     return bool(one.selections and other.selections and one.selections != other.selections)
+
+
 def mismatch(candidate: CellTrials, baseline: CellTrials) -> Mismatch | None:
     """Return the first seed whose two trials are not a pair; None if all are pairs."""
     for repeat, item in candidate.results.items():

@@ -138,4 +138,7 @@ def _diverged(results: Sequence[Result], scale: MetricSpec) -> float | None:
 
 def _censored_median(values: Sequence[float], n: int) -> float | None:
     """Return the median of times of which n - len(values) are only known to be longer; None up to 50 % reached."""
-    return median([*values, *[math.inf] * (n - len(values))]) if 2 * len(values) > n else None
+    if 2 * len(values) <= n:
+        return None
+    found = median([*values, *[math.inf] * (n - len(values))])
+    return None if found == math.inf else found

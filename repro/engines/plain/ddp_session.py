@@ -215,7 +215,9 @@ class DdpSession(LoopSession):
     writes_alike = True
     wrapped: DistributedDataParallel
 
-    def __init__(self, parts: TrainingParts, job: Job, broadcast_buffers: bool, send: str, **options: Any) -> None:
+    def __init__(
+        self, parts: TrainingParts, job: Job, broadcast_buffers: bool, send: str = "bucketed", **options: Any,
+    ) -> None:
         self.options = options
         self.hooks = Hooks(replace(job, overlap=False) if send == "blocking" else job)
         super().__init__(parts, job)

@@ -222,7 +222,7 @@ def _apart(ledgers: Sequence[RankLedger]) -> list[Contradicted]:
 
 
 def _narrow_masters(choices: TrainingConfig, facts: FinalFacts) -> Iterator[NarrowMasters]:
-    if facts.wide_share < LEAST_WIDE_SHARE:
+    if not facts.wide_share >= LEAST_WIDE_SHARE:  # NaN is no share either
         precision = choices.precision.get(Precision)
         narrow = "float16" if (precision.autocast or precision.weights) == "float16" else "bfloat16"
         yield NarrowMasters(share=facts.wide_share, dtype=narrow)

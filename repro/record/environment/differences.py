@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from repro.record.environment.environment import Environment
+from repro.record.environment.placement import split
 from repro.record.environment.plugin_code import PluginCode
 
 DifferenceKind = Literal["code", "libraries", "hardware", "settings", "data", "plan", "record"]
@@ -85,10 +87,12 @@ def same_code(one: PluginCode | None, other: PluginCode | None) -> bool:
 
 
 def _tables(then: Environment, now: Environment) -> Iterator[Difference]:
+    # An early record has variables and limits of its placement among the others.
+    own = partial(split, places=False)
     tables: list[tuple[DifferenceKind, str, dict[str, str], dict[str, str]]] = [
         ("libraries", "library", then.libraries, now.libraries),
-        ("settings", "setting", then.settings, now.settings),
-        ("hardware", "limit", then.limits, now.limits)]
+        ("settings", "setting", own(then.settings), own(now.settings)),
+        ("hardware", "limit", own(then.limits), own(now.limits))]
     for kind, what, olds, news in tables:
         for name in sorted({*olds, *news}):
             if olds.get(name) != news.get(name):

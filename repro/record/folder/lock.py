@@ -191,12 +191,14 @@ def _read_at(path: Path) -> dict[str, Any]:
     """
     try:
         handle = door.open_handle(path, os.O_RDONLY)
-        try:
-            return _read(handle)
-        finally:
-            os.close(handle)
-    except OSError:  # no file, a stale handle of NFS, an error of its server
+    except OSError:
         return {}
+    try:
+        return _read(handle)
+    except OSError:  # a stale handle of NFS, an error of its server
+        return {}
+    finally:
+        os.close(handle)
 
 
 def _read(handle: int) -> dict[str, Any]:

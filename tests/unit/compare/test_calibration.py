@@ -106,15 +106,14 @@ def test_unsuitable_calibrations_are_refused(tmp_path: Path, pairs: int, nulls: 
         twin_plan(plan, [plan.cells[0]], pairs, nulls)
 
 
-def twin_record(folder: Path, pairs: int, nulls: int, seed: int, slow: float = 1.0) -> Record:
-    """A twin run by formula; `slow`: how much longer one of the two takes."""
+def twin_record(folder: Path, pairs: int, nulls: int, seed: int) -> Record:
+    """A twin run by formula."""
     base = record_of(folder, 6)
     plan = twin_plan(base.plan, [base.plan.cells[0]], pairs, nulls)
     generator = np.random.default_rng(seed)
     results = [Result(
         trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1, status="ok",
-        tta_wall=10 * float(np.exp(generator.normal(0, 0.02)))
-        * (slow if trial.cell_id == plan.cells[1].cell_id else 1),
+        tta_wall=10 * float(np.exp(generator.normal(0, 0.02))),
         hashes={"init_weights": f"w{trial.repeat}", "data_order": f"o{trial.repeat}", "data": "d"},
     ) for trial in plan.trials()]
     return Record(base.folder, plan, base.environment, (), tuple(results), None, None)

@@ -20,7 +20,6 @@ from repro.record.environment.nodes import (
     slow_links,
     unfit_nodes,
 )
-from repro.record.environment.placement import split
 from repro.record.folder.ledger import Attempt, Incident, Look
 from repro.record.folder.shards import Shard
 
@@ -38,7 +37,7 @@ def test_equal_nodes_have_nothing_to_say() -> None:
 
 
 def test_what_differs_is_named_but_not_the_step_of_slurm() -> None:
-    other = node(cores=2, settings=split({**HERE.settings, "SLURM_NTASKS": "7", "NCCL_ALGO": "Tree"}, places=False))
+    other = node(cores=2, settings={**HERE.settings, "SLURM_NTASKS": "7", "NCCL_ALGO": "Tree"})
     (text,) = node_differences(HERE, [other])
     assert text.startswith("node 1 (b) differs: cores 4 on node 0 but 2; ")
     assert "NCCL_ALGO unknown on node 0 but Tree" in text and "SLURM" not in text

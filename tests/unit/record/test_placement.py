@@ -17,6 +17,11 @@ def here() -> Environment:
     return take(Machine("cpu", 0, 4), ())
 
 
+def early(settings: dict[str, str], limits: dict[str, str]) -> Environment:
+    """An environment of a record whose placement was not recorded apart."""
+    return here().model_copy(update={"settings": settings, "limits": limits, "placement": None})
+
+
 @pytest.mark.parametrize("name", ["SLURM_NTASKS", "SLURM_JOB_NUM_NODES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
                                   "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA"])
 def test_what_a_scheduler_sets_forbids_no_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,6 +30,7 @@ def test_what_a_scheduler_sets_forbids_no_start(name: str, monkeypatch: pytest.M
     there = here()
     assert there.placement is not None and there.placement.settings[name] == "3" and name not in there.settings
     assert differences(before, there) == []
+    assert differences(early({name: "1"}, {}), early({}, {})) == []
 
 
 def test_a_variable_that_tunes_forbids_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,6 +51,7 @@ def test_computers_of_one_class_differ_by_some_pages() -> None:
 def test_the_memory_and_the_cores_of_a_job_are_its_placement() -> None:
     found = {"memory.max": "1000", "cpuset.cpus": "0-3", "cpu.max": "50000 100000", "pids.max": "max"}
     assert split(found, places=False) == {"cpu.max": "50000 100000"}
+    assert differences(early({}, found), early({}, {**found, "memory.max": "2000", "cpuset.cpus": "8-11"})) == []
 
 
 def test_only_a_run_on_several_and_a_job_name_their_computer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

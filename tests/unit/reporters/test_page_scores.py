@@ -148,9 +148,6 @@ def test_the_best_so_far_is_cumulative(tuned: Record, tmp_path: Path) -> None:
 # ---- for print
 
 
-
-
-
 def test_the_lines_are_the_profiles_and_the_bands_are_theirs(ranked: Record) -> None:
     found, drawn = record_scores(ranked), {item.name: item for item in figures(ranked)}
     assert isinstance(found, Scores) and "profiles" in drawn

@@ -163,7 +163,6 @@ def test_only_jpeg_and_png_are_decoded() -> None:
         imagenet_form.check(stream.getvalue())
 
 
-
 def _truncate(folder: Path) -> None:
     path = next((folder / "train" / "n00000002").iterdir())
     path.write_bytes(path.read_bytes()[:-200])
