@@ -84,14 +84,22 @@ def select_cells(cells: Sequence[Cell], wanted: str | Mapping[str, Any], what: s
             return named or _no_cell(cells, wanted, what)
     factors = read_pattern(wanted, what) if isinstance(wanted, str) else wanted
     found = tuple(cell for cell in cells if pattern.matches(factors_of(cell), factors))
-    return found or _no_cell(cells, wanted, what)
+    return found or _no_cell(cells, wanted, what, absent_key(cells, factors))
 
 
-def _no_cell(cells: Sequence[Cell], wanted: object, what: str) -> NoReturn:
+def _no_cell(cells: Sequence[Cell], wanted: object, what: str, absent: str = "") -> NoReturn:
     labels = [cell.label for cell in cells]
     near = difflib.get_close_matches(str(wanted), labels, n=3, cutoff=0.3) or labels[:8]
-    raise UsageError(f"{what} {wanted}: matches no cell; {'near' if len(near) < len(labels) else 'cells'}: "
+    raise UsageError(f"{what} {wanted}: matches no cell{absent}; {'near' if len(near) < len(labels) else 'cells'}: "
                      f"{'; '.join(near)}")
+
+
+def absent_key(cells: Sequence[ComparedCell], factors: Mapping[str, Any]) -> str:
+    """Return words for the first key of a pattern that no cell has a value of; "" if there is none."""
+    for key in factors:
+        if all(pattern.get(factors_of(cell), key) is None for cell in cells):
+            return f" (none has {key!r})"
+    return ""
 
 
 def read_pattern(text: str, option: str = "--baseline") -> dict[str, Any]:

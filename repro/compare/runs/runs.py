@@ -11,7 +11,7 @@ from typing import Any
 from repro.compare import METRICS, Comparison, Metric, Summary, compare, summarize
 from repro.compare.cell_figures import cell_figures
 from repro.compare.cell_figures import notes as figure_notes
-from repro.compare.cells import Named, read_pattern
+from repro.compare.cells import Named, absent_key, read_pattern
 from repro.compare.design.calibration import Calibration, calibration_of
 from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
@@ -270,7 +270,8 @@ def _nothing(record: Record, baseline: str | None) -> str:
     if len(cells) == 1:
         return f"{record.folder.root}: has only one cell ({cells[0]}), so there is nothing to compare"
     if baseline is not None:
-        return f"--baseline {baseline!r} leaves no cell to compare; cells: {'; '.join(cells[:8])}"
+        absent = absent_key(record.plan.cells, read_pattern(baseline))
+        return f"--baseline {baseline!r} leaves no cell to compare{absent}; cells: {'; '.join(cells[:8])}"
     return f"{record.folder.root}: no cell of this run has a baseline; name one with --baseline"
 
 

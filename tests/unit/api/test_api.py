@@ -218,6 +218,7 @@ def test_a_modified_record_is_refused_unless_its_frames_say_so(root: Path, tmp_p
 @pytest.mark.parametrize(("asked", "words"), [
     ({"candidate": "deepspeed (stage=1), 2 proc", "baseline": "ddp, 1 process"}, "matches no cell; near: deepspeed"),
     ({"candidate": "engine=ddp", "baseline": "ddp, 1 process"}, "matches 2 cells, name one"),
+    ({"candidate": "engin=ddp", "baseline": "ddp, 1 process"}, r"matches no cell \(none has 'engin'\)"),
     ({"candidate": "ddp, 1 process", "baseline": "ddp, 1 process"}, "are one cell"),
     ({"candidate": "ddp, 1 process"}, "name candidate and baseline, or neither"),
     ({"candidate": "ddp, 2 processes", "baseline": "ddp, 1 process", "metric": "tta_wal"}, "did you mean 'tta_wall'"),

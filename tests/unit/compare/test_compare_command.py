@@ -92,7 +92,8 @@ def test_another_baseline(old: Record) -> None:
     data = json.loads(run(old.folder.root, "--baseline", "engine=ddp,processes=1", "--json").stdout)
     assert {item["baseline_label"] for item in data["comparisons"]} == {"ddp, 1 process"}
     assert refused(old.folder.root, "--baseline", "engine").startswith("--baseline 'engine': must be key=value")
-    assert "leaves no cell to compare" in refused(old.folder.root, "--baseline", "engine=single")
+    assert "leaves no cell to compare; cells:" in refused(old.folder.root, "--baseline", "engine=single")
+    assert "no cell to compare (none has 'engin')" in refused(old.folder.root, "--baseline", "processes=1,engin=ddp")
 
 
 def test_conditions_decide_the_exit_code(old: Record) -> None:
