@@ -13,7 +13,6 @@ from pathlib import Path
 
 import click
 import pytest
-import yaml
 
 from repro.cli.main import cli
 from repro.compare.design.calibration import place_for
@@ -173,67 +172,3 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     outside = {found for page in pages for found in re.findall(
         r'<(?:script|img|link|iframe)[^>]*(?:src|href)="?(https?:[^" >]+)', page.read_text(encoding="utf-8"))}
     assert not outside, "a page loads these from a network"
-
-
-# ---- templates
-
-
-FOLDER = Path(__file__).parents[2] / "templates"
-FILES = sorted(path for path in FOLDER.iterdir() if path.suffix in (".j2", ".css", ".js"))
-LONGEST = 160
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_no_line_is_longer_than_a_screen(path: Path) -> None:
-    long = [f"{path.name}:{number}" for number, line in enumerate(path.read_text().splitlines(), 1)
-            if len(line) > LONGEST]
-    assert long == []
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_a_file_stays_short(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 400
-
-
-def test_every_included_template_exists_and_every_part_is_included() -> None:
-    names = {path.name for path in FILES if path.suffix == ".j2"}
-    named = re.compile(r'{% (?:include|from) "([^"]+)" (?:import [\w,\s]+)?%}')
-    included = {name for path in FILES for name in named.findall(path.read_text())}
-    assert included <= names
-    pages = {"report.html.j2", "published.html.j2", "sections.html.j2", "board.html.j2", "comm.html.j2",
-             "predict.html.j2", "display.html.j2"}
-    assert names - included == pages
-
-
-# ---- workflows
-
-
-WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
-ACTIONS = sorted((ROOT / ".github/actions").glob("*/action.yml"))
-
-
-@pytest.mark.parametrize(("schema", "files"), [("workflows", WORKFLOWS), ("actions", ACTIONS)])
-def test_they_fit_their_schema(schema: str, files: list[Path]) -> None:
-    pytest.importorskip("check_jsonschema")
-    ended = subprocess.run([sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.github-{schema}",
-                            *map(str, files)], capture_output=True, text=True, check=False, timeout=120)
-    assert files and ended.returncode == 0, ended.stdout
-
-
-@pytest.mark.parametrize("path", WORKFLOWS + ACTIONS, ids=lambda path: path.parent.name + "/" + path.name)
-def test_an_action_of_others_is_pinned_by_its_commit_and_names_its_version(path: Path) -> None:
-    used = re.findall(r"uses: (\S+)(.*)", path.read_text())
-    pinned = re.compile(r"[\w-]+/[\w-]+@[0-9a-f]{40}")
-    wrong = [name for name, rest in used
-             if not name.startswith("./") and not (pinned.fullmatch(name) and re.fullmatch(r"  # v\d[\d.]*", rest))]
-    assert wrong == []
-
-
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_every_target_of_make_exists(path: Path) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-    for job in yaml.safe_load(path.read_text())["jobs"].values():
-        lines = [step["run"] for step in job["steps"] if "run" in step]
-        words = [word for line in lines for word in re.findall(r"\bmake ([a-z -]+)$", line) for word in word.split()]
-        words += job.get("strategy", {}).get("matrix", {}).get("what", [])
-        assert set(words) <= targets

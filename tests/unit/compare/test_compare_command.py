@@ -162,7 +162,8 @@ def test_runs_of_different_suites(old: Record, tmp_path: Path) -> None:
     assert "--force compares them anyway" in refused(old.folder.root, other.folder.root)
     ended = run(old.folder.root, other.folder.root, "--force")
     assert ended.exit_code == 0, ended.output
-    assert "caution: FORCED: these runs are of different experiments" in ended.output
+    cautions = [line for line in ended.output.splitlines() if "caution: " in line]
+    assert "caution: FORCED: these runs are of different experiments" in cautions[0]
 
 
 def test_one_cell_is_nothing_to_compare(tmp_path: Path) -> None:

@@ -100,6 +100,12 @@ def test_unlike_grids_alone_do_not_fail_the_gate() -> None:
     assert unlike.corrected is not None and unlike.corrected.low < 1
 
 
+def test_a_figure_that_does_not_exist_fails() -> None:
+    empty = contrast(CANDIDATE, BASELINE, [], [], "tta_wall", primary=True)
+    for text in ("ratio.low > 1.05", "slower", "not-same", "n < 3"):
+        assert f"no result, so {text!r} cannot be ruled out" in parse(text).failure(empty)
+
+
 @pytest.mark.parametrize("text", ["slower", "same", "not-same", "ratio.low > 1.05"])
 def test_a_run_that_goes_on_passes_no_gate(text: str) -> None:
     at = LookPlace(number=1, of=4, n=6, nominal=0.02, same_nominal=0.02, next_n=10)

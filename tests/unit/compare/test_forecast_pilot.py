@@ -33,6 +33,11 @@ def test_a_model_without_convolutions_has_no_variants() -> None:
     assert not any(cell.training.channels_last for cell in pilot.cells)
 
 
+def test_a_suite_that_trains_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="is of kind measurement"):
+        pilot_suite(plan_file("in-memory-data"), 5)
+
+
 @pytest.mark.slow
 def test_every_shipped_suite_has_a_pilot_or_a_reason() -> None:
     made, refused = 0, dict[str, str]()

@@ -36,11 +36,11 @@ def test_equal_nodes_have_nothing_to_say() -> None:
     assert [*node_differences(HERE, [node()]), *unfit_nodes([node(4.9)])] == []
 
 
-def test_what_differs_is_named_but_not_the_step_of_slurm() -> None:
-    other = node(cores=2, settings={**HERE.settings, "SLURM_NTASKS": "7", "NCCL_ALGO": "Tree"})
+def test_what_differs_is_named() -> None:
+    other = node(cores=2, settings={**HERE.settings, "NCCL_ALGO": "Tree"})
     (text,) = node_differences(HERE, [other])
     assert text.startswith("node 1 (b) differs: cores 4 on node 0 but 2; ")
-    assert "NCCL_ALGO unknown on node 0 but Tree" in text and "SLURM" not in text
+    assert "NCCL_ALGO unknown on node 0 but Tree" in text
 
 
 def test_busy_nodes_and_wrong_clocks_are_named() -> None:

@@ -247,7 +247,7 @@ def test_a_trial_over_its_time_limit_timed_out(result: Make) -> None:
 
 @pytest.mark.parametrize(("reason", "status"), [
     ("top1 0.8 after 8 epochs", "missed"), ("loss is not finite at step 20", "diverged"),
-    ("diverged", "missed"), ("out of memory", "diverged")])
+    ("diverged", "missed"), ("out of memory", "diverged"), ("", "missed")])
 def test_misses_and_divergence_keep_their_reason_and_have_no_clock(result: Make, reason: str, status: str) -> None:
     found = result(Script(values=(0.5, None), outcome=status, reason=reason))
     assert (found.status, found.reason) == (status, reason)

@@ -163,7 +163,7 @@ def test_the_lines_are_the_profiles_and_the_bands_are_theirs(ranked: Record) -> 
     assert "over 3 workloads" in caption and "within no factor" in caption and "measured" in caption
 
 
-def test_it_is_written_in_both_formats_and_twice_alike(ranked: Record, tmp_path: Path) -> None:
+def test_the_profiles_are_written_in_both_formats_and_twice_alike(ranked: Record, tmp_path: Path) -> None:
     wanted = [item for item in figures(ranked) if item.name == "profiles"]
     paths = draw(wanted, tmp_path / "a")
     assert [Path(path).name for path in paths] == ["profiles.pdf", "profiles.svg"]
@@ -171,6 +171,6 @@ def test_it_is_written_in_both_formats_and_twice_alike(ranked: Record, tmp_path:
     assert all(Path(path).read_bytes() == Path(path.replace("/a/", "/b/")).read_bytes() for path in paths)
 
 
-def test_one_workload_has_none(tmp_path: Path) -> None:
+def test_one_workload_has_no_profiles(tmp_path: Path) -> None:
     plain = make_record(tmp_path / "run", SUITE.replace("seeds: 6", "seeds: 1"))
     assert "profiles" not in [item.name for item in figures(plain)]

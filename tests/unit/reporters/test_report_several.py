@@ -74,7 +74,8 @@ def test_what_does_not_count_stays_in_the_ledger(early: Record, late: Record, tm
     ledger = found.record.attempts
     assert len(ledger) == 16 + 24
     out = [item for item in ledger if "not counted" in item.reason]
-    assert len(out) == 16 and all(item.attempt == 2 and "of late, not counted: seed" in item.reason for item in out)
+    assert len(out) == 16 and all(
+        item.attempt == 2 and item.source == "late" and "of late, not counted: seed" in item.reason for item in out)
     assert all(found.record.folder.log(item.trial_id, item.attempt).is_file() for item in ledger)
     checked = verify(found.record.folder.root)
     assert checked.sound and not any("yet to run" in text for text in checked.notes), checked.notes

@@ -96,7 +96,7 @@ CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
     (Cosine(), 20, {0: 1, 10: 0.5, 20: 0}), (Cosine(end=0.2), 20, {5: 0.2 + 0.8 * (1 + math.sqrt(0.5)) / 2}),
     (Cosine(warmup_epochs=2), 12, {2: 1, 7: 0.5}),  # it begins at the end of the warm-up
     (Cosine(warmup_epochs=5), 5, {5: 0}),
-], ids=repr)
+])
 def test_schedules_by_hand(schedule: Constant, budget: float, shares: dict[float, float]) -> None:
     assert {epoch: schedule.factor(epoch, budget) for epoch in shares} == pytest.approx(shares)
 
