@@ -1,4 +1,4 @@
-"""A board: every record is a row, only verified ones count, what compares stands below one heading; killed builds."""
+"""A board: each record is a row, only verified ones count, what compares stands below one heading; killed builds."""
 
 from __future__ import annotations
 
