@@ -1,4 +1,4 @@
-"""Published results in the formats other than the page: all figures of the import, exact in tables, rounded in text; references."""
+"""Published results in formats other than the page: figures of the import, exact in tables, rounded in text; references."""
 
 from __future__ import annotations
 
