@@ -1,4 +1,4 @@
-"""Published results in formats other than the page: figures of the import, exact in tables, rounded in text; references."""
+"""Published results in formats other than the page: figures of the import, exact in tables and rounded in text."""
 
 from __future__ import annotations
 
