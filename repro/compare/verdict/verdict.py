@@ -113,7 +113,7 @@ def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:
     if not item.asked.paired:
         return "inconclusive", f"{item.ours.n} trials against {item.theirs.n} cannot be significant at 5 %", None
     alone = item.floor > ALPHA
-    needed = 6 if alone and share.family == 1 else stats.pairs_to_survive(share.family, ALPHA)
+    needed = stats.pairs_to_survive(share.family, ALPHA)
     # Where the primary contrast of the run was tested, a new run would test it again.
     advice = Advice(kind=_out_of_reach_kind(item, share, needed), n=needed)
     counted = f"{item.counted} (and {len(item.left_out)} left out)" if item.left_out else item.counted

@@ -187,7 +187,7 @@ def check_evaluations(pair: Pair) -> Difference | None:
             return found
         values = [trace.evaluations[index].value for trace in pair.ranks]
         for trace, value in zip(pair.ranks, values, strict=True):
-            if value != values[0]:
+            if value != values[0] and not (math.isnan(value) and math.isnan(values[0])):
                 text = (f"after step {right.step}: the evaluation is {value:.8g} on rank {trace.rank}, "
                         f"{values[0]:.8g} on rank 0")
                 return Difference("evaluation", right.step, text)

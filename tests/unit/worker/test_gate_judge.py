@@ -128,7 +128,8 @@ def test_an_evaluation_that_differs_on_all_ranks_is_found(change: Change, found:
 
 def test_an_evaluation_without_a_number_is_found() -> None:
     nothing = evaluated(0, value=math.nan)
-    assert "evaluation is nan" in judge(trace(None), [trace(0, nothing), trace(1, nothing)])
+    assert "evaluation is nan, the reference's" in judge(trace(None), [trace(0, nothing), trace(1, nothing)])
+    assert judged(1, nothing) == "after step 9: the evaluation is nan on rank 1, 0.5 on rank 0"
 
 
 def test_an_evaluation_that_differs_on_one_rank_is_found() -> None:
