@@ -143,6 +143,15 @@ def test_evaluations_alone_give_a_share_that_is_unexplained_below_the_declared_o
     assert found.steps_share is None and found.judged_seconds == 0
 
 
+@pytest.mark.parametrize(("late_s", "expected"), [(0.24, []), (0.6, ["unexplained"])])
+def test_a_short_program_whose_last_line_arrives_late_leaves_nothing_unexplained(
+    late_s: float, expected: list[str]
+) -> None:
+    found = run(steps=5, every=1, step_s=0.03, evaluation_s=0.0, setup_s=0.1,
+                late=lambda index: late_s if index == 4 else 0.0)
+    assert kinds(compare(found, STARTED, least_share=0.5).findings) == expected
+
+
 def test_an_evaluation_after_every_step_leaves_nothing_to_judge_and_says_so() -> None:
     found = compare(run(every=1, evaluation_s=0.0, own=lambda seconds: seconds * 0.5), STARTED, least_share=0.9)
     assert kinds(found.findings) == ["unexplained"]
