@@ -113,7 +113,7 @@ def test_terms_are_those_of_the_plan_whatever_a_file_beside_it_says(fake: Path) 
 def test_looks_are_of_pairs_and_not_of_chosen_trials(fake: Path) -> None:
     pair = ",".join(trial.trial_id for trial in list(read_record(fake / "one").plan.trials())[:2])
     code, _, error = command(fake, "reproduce", "one.zip", "--until-settled", "--trials", pair, "--even-if-undecided")
-    assert code == 2 and error.count("\n") == 1 and "--until-settled: trials by their ids" in error
+    assert code == 2 and error.count("\n") == 1 and "--until-settled: chosen trials or blocks" in error
 
 
 def test_a_modified_bundle_is_refused_in_one_line(fake: Path) -> None:
