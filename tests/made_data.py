@@ -56,7 +56,7 @@ def cifar10_folder(folder: Path, train: int = 256, held_out: int = 64, files: in
 
 
 def as_pickle(records: np.ndarray) -> bytes:
-    """Return a batch of the Python form as it was written: protocol 2, with numpy's module of then."""
+    """Return a batch of the Python form in its original form: protocol 2, numpy's module by its former name."""
     found = pickle.dumps({b"batch_label": b"made up", b"labels": records[:, 0].tolist(),
                           b"data": np.ascontiguousarray(records[:, 1:]), b"filenames": [b"x.png"] * len(records)},
                          protocol=2)

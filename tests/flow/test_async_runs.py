@@ -1,4 +1,4 @@
-"""Runs whose workers wait for nobody, or not for all: lags, work, bytes, what is shown, and ranks that are killed."""
+"""Runs whose workers wait for no other, or not for all: lags, work, bytes, what is shown, and ranks that are killed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_every_mode_trains_its_whole_budget_of_applied_samples(modes: Record) ->
         assert result.status == "missed", "an unreachable target: the budget ends it"
         assert result.samples == result.curve[-1].samples and not result.log_faults
         assert protocol.updates * protocol.group * 16 == result.samples, "counted when a gradient is applied"
-        assert result.hashes["data_order"] == found["async"][0].hashes["data_order"], "the seed's, whoever took what"
+        assert result.hashes["data_order"] == found["async"][0].hashes["data_order"], "the seed's, for any worker"
         assert protocol.evaluations == len(result.curve) == 3
 
 

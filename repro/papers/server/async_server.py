@@ -26,8 +26,8 @@ class AsyncServer(Engine):
     always_shown: ClassVar[tuple[str, ...]] = ("mode",)
 
     mode: Literal["sync", "async", "mixed", "ssp"] = Field(
-        "async", description="who waits for whom: sync: all workers for every update; async: nobody; mixed: those of "
-                             "one group; ssp: those too many clocks ahead, for the slowest")
+        "async", description="which workers wait: sync: all, for every update; async: none; mixed: those of one group, "
+                             "for each other; ssp: those too many clocks ahead, for the slowest")
     group: int | None = Field(None, ge=1, description="workers of one synchronous group; mode mixed only")
     staleness: int | None = Field(None, ge=0, description="clocks that a worker may be ahead of the slowest; mode ssp "
                                                           "only; 0: gradients are averaged before they are applied")
@@ -125,7 +125,7 @@ class AsyncServer(Engine):
         if setting.clips:
             return "engine async-server does not clip gradients: no shard sees the norm of all of them"
         if setting.reads_ahead and not self.lockstep(setting.processes):
-            return "input workers and streams read in a fixed order, but work is dealt to whoever is free"
+            return "input workers and streams read in a fixed order, but work goes to the worker that is free"
         return None
 
     def library(self) -> str:

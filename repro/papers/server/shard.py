@@ -193,7 +193,7 @@ class Shard:
             self.changed.notify_all()
 
     def leave(self, worker: int) -> None:
-        """Let nobody wait for a worker that has ended."""
+        """Take a worker that has ended out of the clocks, so that no worker waits for it."""
         with self.changed:
             self.clocks.leave(worker)
             self.changed.notify_all()

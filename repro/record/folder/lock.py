@@ -187,8 +187,7 @@ def _write(handle: int, owner: dict[str, Any]) -> None:
 
 
 def _read_at(path: Path) -> dict[str, Any]:
-    """Open the file again and read its owner, because NFS may show an open file as it was; empty if it cannot be read.
-    """
+    """Open the file again and return its owner; {} if that fails. NFS may show former content of an open file."""
     try:
         handle = door.open_handle(path, os.O_RDONLY)
     except OSError:

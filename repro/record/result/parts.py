@@ -159,7 +159,7 @@ class Model(Frozen):
 
 
 class Exchange(Frozen):
-    """What all ranks together sent to the store and received from it: TCP payload, without headers."""
+    """The TCP payload, without headers, that all ranks together sent to the store and received from it."""
 
     sent_bytes: int
     received_bytes: int

@@ -1,4 +1,4 @@
-"""Design contest in a suite: what it fills in, what it refuses in one line, and what stays as it was."""
+"""Design contest in a suite: its defaults, its refusals in one line, and what it leaves unchanged."""
 
 from __future__ import annotations
 
