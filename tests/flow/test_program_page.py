@@ -39,9 +39,9 @@ INSIDE = ("F1", "F2", "F5", "F10", "NEU2")
 """Rules about data, hyper-parameters, epochs and model."""
 
 
-def made(folder: Path, name: str, more: str = "", batch: str = "") -> Path:
+def made(folder: Path, name: str, more: str = "", batch: str = "", suite: str = SUITE) -> Path:
     (folder / "train.py").write_text(SCRIPT)
-    (folder / f"{name}.yaml").write_text(SUITE.format(name=name, more=more, batch=batch))
+    (folder / f"{name}.yaml").write_text(suite.format(name=name, more=more, batch=batch))
     code, out, error = command(folder, "run", f"{name}.yaml", "--no-mlflow", "--out", name)
     assert code == 0, out + error
     return folder / name
@@ -91,9 +91,14 @@ def test_steps_are_called_steps_and_clocks_that_nobody_stated_are_not_drawn(bare
     assert "--allow-code HASH" in text and "draws new data" not in text
 
 
-@pytest.mark.xfail(strict=True, reason="a result does not tell steps without `batch` from no position at all")
 def test_quality_is_drawn_against_the_steps_of_a_program(bare: Path) -> None:
     assert "loss against steps" in shown(bare)
+
+
+def test_evaluations_without_a_position_are_drawn_against_time_alone(tmp_path: Path) -> None:
+    text = shown(made(tmp_path, "unplaced", suite=SUITE.replace(r"step (?P<step>\d+) ", "")))
+    assert "loss against wall clock" in text
+    assert "loss against steps" not in text and "loss against samples" not in text
 
 
 def test_declared_samples_epochs_and_an_own_clock_are_drawn(stated: Path) -> None:

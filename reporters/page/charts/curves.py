@@ -116,7 +116,7 @@ def _known(choices: AnyTrialConfig, drawn: Sequence[tuple[CellMark, Result]]) ->
         return names
     points = [point for _, result in drawn for point in result.curve]
     has = {"epochs": any(point.epochs for point in points),
-           "samples": any(result.samples is not None for _, result in drawn),
+           "samples": any(result.samples is not None or result.curve_in_steps for _, result in drawn),
            "train": any(point.train_seconds != point.wall_seconds for point in points)}
     return names - {name for name, known in has.items() if not known}
 

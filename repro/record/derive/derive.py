@@ -130,7 +130,11 @@ def _own_clock_counts(log: TrialLog, at: int) -> bool:
 
 def _measured(choices: ProgramConfig, log: TrialLog, points: Sequence[Point]) -> dict[str, Any]:
     """Return the figures that need no target."""
-    found: dict[str, Any] = {"init_seconds": read_init_seconds(log), **read_quality(points, choices.stop)}
+    found: dict[str, Any] = {
+        "init_seconds": read_init_seconds(log), **read_quality(points, choices.stop),
+        "curve_in_steps": bool(points) and all(
+            not event.counted and event.step == event.samples_count for event in log.all(schema.Evaluation)),
+    }
     if (compared := log.last(schema.ClocksCompared)) is not None:
         found["startup_seconds"] = compared.startup_seconds
     if log.run_stop is None or log.run_start is None:

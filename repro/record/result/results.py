@@ -156,6 +156,8 @@ class Result(Frozen):
     final: float | None = None
     best: float | None = None
     curve: tuple[Point, ...] = ()
+    curve_in_steps: bool = False
+    """`Point.samples` are steps: a program states them, and its batch is not known. False in earlier records, too."""
     hashes: dict[str, str] = Field(default_factory=dict)
     every_rank: bool | None = None
     """Every rank's own weights were compared and agree with the hash of the final weights."""
