@@ -227,7 +227,8 @@ def test_a_credential_is_found_nowhere(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(suite)
     printed = []
     steps = (("run", "s.yaml", "--out", "run"), ("report", "run", "--to", "mlflow"), ("bundle", "run", "-o", "x.zip"),
-             ("reproduce", "x.zip", "--out", "again"), ("diff", "run", "again"), ("verify", "x.zip"), ("doctor",))
+             ("reproduce", "x.zip", "--even-if-undecided", "--out", "again"), ("diff", "run", "again"),
+             ("verify", "x.zip"), ("doctor",))
     for arguments in steps:
         _, out, error = command(tmp_path, *arguments, **PLANTED)
         printed.append(out + error)
