@@ -56,7 +56,8 @@ def describe_error(error: ValidationError, model: type[BaseModel]) -> tuple[str,
         return "is missing", path
     if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
         return f"kind must be one of {item['ctx'].get('expected_tags', ', '.join(SCHEDULES))}", path
-    text = str(cause) if cause is not None else KINDS.get(item["type"]) or (
+    kind = item["ctx"]["pattern"] if item["type"] == "string_pattern_mismatch" else item["type"]
+    text = str(cause) if cause is not None else KINDS.get(kind) or (
         item["msg"][0].lower() + item["msg"][1:]).replace("input should be", "must be", 1)
     given = item["input"]
     shown = str(given).lower() if isinstance(given, bool) else as_text(given)[:60]
@@ -64,14 +65,16 @@ def describe_error(error: ValidationError, model: type[BaseModel]) -> tuple[str,
     return (f"{text} (given: {shown}){quotes}" if isinstance(given, str | int | float | list) else text), path
 
 
+SUITE_NAME = "^[a-z][a-z0-9-]{0,63}$"
 KINDS = {
     "tuple_type": "must be a list", "list_type": "must be a list", "dict_type": "must be a mapping",
     "model_type": "must be a mapping", "string_type": "must be text", "int_type": "must be a whole number",
     "int_parsing": "must be a whole number", "int_from_float": "must be a whole number",
     "float_type": "must be a number", "float_parsing": "must be a number", "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
+    SUITE_NAME: "must be lower-case letters, digits and hyphens, at most 64, the first a letter",
 }
-"""What pydantic's errors of type mean to the author of a YAML file."""
+"""What pydantic's errors of type, and of a pattern, mean to the author of a YAML file."""
 
 
 def as_text(value: Any) -> str:

@@ -15,7 +15,7 @@ from repro.core.frozen import Frozen, canonical_text
 from repro.core.random_streams import SEEDS_BELOW
 from repro.core.redact import without_users
 from repro.suite.design import DEFAULT_METRICS, JUDGES, Design, Judges, judges_of_all
-from repro.suite.field_problem import FieldProblem, SuitePart
+from repro.suite.field_problem import SUITE_NAME, FieldProblem, SuitePart
 from repro.suite.kinds.kinds import AnyTrialConfig, default_metric
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, METRICS
@@ -112,7 +112,7 @@ class Suite(SuitePart):
     """A suite: a template of a trial, and the factors that vary."""
 
     schema_: Literal[1] = Field(default=1, alias="schema")
-    suite: str = Field(pattern=r"^[a-z][a-z0-9-]{0,63}$", description="the suite's name")
+    suite: str = Field(pattern=SUITE_NAME, description="the suite's name")
     title: Prose = ""
     description: Prose = ""
     version: str = Field("", pattern=rf"{VERSION}|^$", description="the suite's own version, in quotes: \"2.0\"")
