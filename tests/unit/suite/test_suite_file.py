@@ -78,7 +78,7 @@ MISTAKES = [
     # wrong type or value
     ("seeds: 6", "seeds: many", 2, "seeds", "a whole number"),
     ("seeds: 6", "seeds: 0", 2, "seeds", "greater than or equal to 1"),
-    ("suite: sample", "suite: Sample!", 1, "suite", "lower-case letters, digits and hyphens, at most 64, the first a letter"),
+    ("suite: sample", "suite: Sample!", 1, "suite", "lower-case letters, digits and hyphens, at most 64, the first"),
     ("lr: 0.1", "lr: fast", 7, "trial.optimizer.lr", "given: fast"),
     ("lr: 0.1", "momentum: 0.9", 7, "trial.optimizer.lr", "is missing"),
     ("target: 0.9", "target: .nan", 8, "trial.stop.target", "finite number"),
