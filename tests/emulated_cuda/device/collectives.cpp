@@ -167,7 +167,7 @@ struct Nccl : Backend {
     for (auto& one : to) pending.back().outputs.insert(one.storage().data());
     auto work = c10::make_intrusive<DeviceWork>(rank_, type, record(stream), over, to);
     if (coalescing) held.push_back(work);
-    return work;
+    return async || coalescing ? work : nullptr;  // a synchronous one is in the caller's stream: nothing to wait for
   }
 
   // An input that an earlier collective of this stream still has to write: it must be written before it is copied.
@@ -404,8 +404,11 @@ struct Nccl : Backend {
     options.device_ids.clear();
     options.device = std::nullopt;
     meet(given.device_ids.empty() ? (device < 0 ? current_device() : device) : int(given.device_ids[0]));
-    return launch(OpType::BARRIER, {}, {}, true, [&](Tensors) { return Inner{{gloo->barrier(options)}}; },
-                  [] { return Tensors{}; });
+    auto work = launch(OpType::BARRIER, {}, {}, true, [&](Tensors) { return Inner{{gloo->barrier(options)}}; },
+                       [] { return Tensors{}; });
+    if (given.asyncOp) return work;
+    work->wait(kNoTimeout);
+    return nullptr;
   }
 };
 

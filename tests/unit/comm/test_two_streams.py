@@ -14,7 +14,9 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 
+from repro.comm.algorithms.ring import Ring  # noqa: E402
 from repro.comm.runtime import meter as meter_module  # noqa: E402
+from repro.comm.runtime.group import AlgorithmGroup  # noqa: E402
 from repro.comm.runtime.lane import Lane  # noqa: E402
 from repro.comm.runtime.meter import Meter, OnCpu, OnGpu  # noqa: E402
 from repro.comm.runtime.wire import LinkBroken, MissingRankFinder  # noqa: E402
@@ -132,3 +134,14 @@ def test_memory_that_runs_out_in_a_collective_is_called_so() -> None:
     for error in (torch.OutOfMemoryError("CUDA out of memory"), LinkBroken(1, RuntimeError("CUDA out of memory"))):
         with pytest.raises(RuntimeError, match="CUDA out of memory"), lost.naming_missing_rank():
             raise error
+
+
+@pytest.mark.parametrize("work", [None, SimpleNamespace(wait=lambda: None)])
+def test_a_synchronous_collective_of_nccl_has_no_work_to_wait_for(work: Any) -> None:
+    """Since torch 2.8 it is in the caller's stream when the call returns."""
+    wire = MemoryWire(0, MemoryNet(1))
+    wire.inner = SimpleNamespace(barrier=lambda opts: work)
+    group = AlgorithmGroup(Ring(), wire, Meter(), dist.HashStore(), 1.0)
+    group.barrier(SimpleNamespace(asyncOp=False, device=torch.device("cuda", 0))).wait()
+    assert group.passed == {("gloo", "barrier")}
+    group.shutdown()
