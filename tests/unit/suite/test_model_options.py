@@ -43,6 +43,8 @@ def test_levels_have_words_and_defaults_change_no_cell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("more", "machine", "reason"), [
     ("  cudnn_benchmark: [false, true]", HERE, "a CPU has none"),
     ("  compile: [false, {mode: reduce-overhead}]", HERE, "CUDA graphs"),
+    ("  batch: [{global: 64}, {global: 64, accumulation: 2}]\n  compile: [{mode: max-autotune}]",
+     Machine("cuda", 2, 2), "overwrite the gradient"),
     ("  compile: [false, true]", Machine("cpu", 0, 2, cpp_compiler=False), "needs a C++ compiler"),
     ("  engine: [ddp, {kind: deepspeed, offload: optimizer}]", Machine("cpu", 0, 2, cpp_compiler=False),
      "builds DeepSpeed's Adam"),
