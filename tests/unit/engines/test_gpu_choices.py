@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from repro.comm.algorithms.backend import Backend
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.engines.deepspeed_zero import DeepSpeedZero
@@ -186,3 +188,19 @@ def test_deepspeed_asks_nvml_only_where_gpus_have_numbers(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     session._silence_deepspeed()
     assert (session.cuda_accelerator.pynvml is not None) is kept
+
+
+@pytest.mark.parametrize(("algorithm", "value"), [
+    ("Ring", "Ring"), ("Tree", "AllReduce:Tree"), ("PAT", "AllGather:PAT;ReduceScatter:PAT"),
+    ("NVLS", "AllReduce:NVLS;AllGather:NVLS;ReduceScatter:NVLS"),
+])
+def test_an_algorithm_of_nccl_is_asked_for_only_where_nccl_has_it(
+    monkeypatch: pytest.MonkeyPatch, algorithm: Any, value: str
+) -> None:
+    """By its bare name it would also be asked for in all-gathers and broadcasts, which then fail."""
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    monkeypatch.setenv("NCCL_ALGO", "")
+    monkeypatch.setattr(dist, "init_process_group", lambda *args, **named: None)
+    Backend(nccl_algorithm=algorithm).start(0, 1, "cpu", 60.0)
+    assert os.environ["NCCL_ALGO"] == value
