@@ -13,10 +13,16 @@ import pytest
 from repro.comm.algorithms.backend import Backend
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
+from repro.core.random_streams import Streams
 from repro.engines.deepspeed_zero import DeepSpeedZero
+from repro.engines.precisions import Fp16Autocast
+from repro.engines.torch_engines import Single
 from repro.launchers.local import Local
+from repro.optimizers import rules
 from repro.optimizers.rules import Adam, AdamW, Sgd
+from repro.seams.training import Job
 from repro.suite.planning.plan import Plan
+from tests.engine_ranks import build_parts
 from tests.plans import planned, setting, suite
 
 torch = pytest.importorskip("torch")
@@ -204,3 +210,21 @@ def test_an_algorithm_of_nccl_is_asked_for_only_where_nccl_has_it(
     monkeypatch.setattr(dist, "init_process_group", lambda *args, **named: None)
     Backend(nccl_algorithm=algorithm).start(0, 1, "cpu", 60.0)
     assert os.environ["NCCL_ALGO"] == value
+
+
+def test_a_first_scaled_gradient_that_overflows_leaves_the_momentum_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's fused SGD makes it from memory that nobody has written, here filled with NaN, and leaves it so."""
+    monkeypatch.setattr(rules, "kernels", lambda groups, on_divided: {"foreach": False, "fused": True})
+    job = Job(0, 1, "cpu", 4, 1, None, Fp16Autocast(), Sgd(lr=0.1, momentum=0.9), Backend(), 60.0)
+    session: Any = Single().start(build_parts(batch_norm=False), job, Streams(1, 0))
+    before = session.weights()
+    session.scaler.scale(torch.ones(()))
+    for parameter in session.parameters:
+        parameter.grad = torch.full_like(parameter, float("inf"))
+    torch.use_deterministic_algorithms(True)
+    try:
+        session.update(0.1)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(not state["momentum_buffer"].any() for state in session.optimizer.state.values())
+    assert all((session.weights()[name] == array).all() for name, array in before.items())
