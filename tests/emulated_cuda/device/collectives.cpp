@@ -98,10 +98,10 @@ struct Nccl : Backend {
 
   // ---- one communicator, one device
 
-  void check(const Tensors& tensors) {
+  void check(const Tensors& tensors, bool collective = true) {
     for (auto& one : tensors) {
       TORCH_CHECK(one.device().type() == CUDA, "No backend type associated with device type cpu (NCCL takes CUDA tensors only)");
-      TORCH_CHECK(one.is_non_overlapping_and_dense(), "Tensors must be contiguous");
+      TORCH_CHECK(!collective || one.is_contiguous(one.suggest_memory_format()), "Tensors must be contiguous");
       meet(one.device().index());
     }
   }
@@ -385,14 +385,14 @@ struct Nccl : Backend {
   }
 
   Pointer<Work> send(Tensors& tensors, int peer, int tag) override {
-    check(tensors);
+    check(tensors, false);
     return launch(OpType::SEND, tensors, {}, true, [&](Tensors copies) {
       return Inner{{gloo->send(copies, peer, tag)}, [copies] {}};
     }, [] { return Tensors{}; });
   }
 
   Pointer<Work> recv(Tensors& tensors, int peer, int tag) override {
-    check(tensors);
+    check(tensors, false);
     auto results = std::make_shared<Tensors>(host_empties(tensors));
     return launch(OpType::RECV, {}, tensors, true, [&](Tensors) {
       return Inner{{gloo->recv(*results, peer, tag)}};
