@@ -20,9 +20,9 @@ from repro.engines.torch_engines import Single
 from repro.launchers.local import Local
 from repro.optimizers import rules
 from repro.optimizers.rules import Adam, AdamW, Sgd
-from repro.seams.training import Job
+from repro.seams.training import Engine, Job
 from repro.suite.planning.plan import Plan
-from tests.engine_ranks import build_parts
+from tests.engine_ranks import build_parts, images
 from tests.plans import planned, setting, suite
 
 torch = pytest.importorskip("torch")
@@ -212,19 +212,28 @@ def test_an_algorithm_of_nccl_is_asked_for_only_where_nccl_has_it(
     assert os.environ["NCCL_ALGO"] == value
 
 
-def test_a_first_scaled_gradient_that_overflows_leaves_the_momentum_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("engine", [Single(), DeepSpeedZero(stage=0)], ids=str)
+def test_a_first_scaled_gradient_that_overflows_leaves_the_momentum_at_zero(
+    monkeypatch: pytest.MonkeyPatch, engine: Engine
+) -> None:
     """torch's fused SGD makes it from memory that nobody has written, here filled with NaN, and leaves it so."""
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(rules, "kernels", lambda groups, on_divided: {"foreach": False, "fused": True})
     job = Job(0, 1, "cpu", 4, 1, None, Fp16Autocast(), Sgd(lr=0.1, momentum=0.9), Backend(), 60.0)
-    session: Any = Single().start(build_parts(batch_norm=False), job, Streams(1, 0))
-    before = session.weights()
-    session.scaler.scale(torch.ones(()))
-    for parameter in session.parameters:
-        parameter.grad = torch.full_like(parameter, float("inf"))
-    torch.use_deterministic_algorithms(True)
+    parts = build_parts(batch_norm=False)
+    right = parts.loss
+    parts.loss = lambda outputs, targets: right(outputs, targets) * float("inf")
+    session: Any = engine.start(parts, job, Streams(1, 0))
     try:
+        before = session.weights()
+        session.backward([images(0, 4)])
+        torch.use_deterministic_algorithms(True)
         session.update(0.1)
+        states = session.optimizer.state.values()
+        assert len(states) == len(before)
+        assert all(not state["momentum_buffer"].any() for state in states)
+        assert all((session.weights()[name] == array).all() for name, array in before.items())
     finally:
         torch.use_deterministic_algorithms(False)
-    assert all(not state["momentum_buffer"].any() for state in session.optimizer.state.values())
-    assert all((session.weights()[name] == array).all() for name, array in before.items())
+        session.close()
