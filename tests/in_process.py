@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
-import jsonschema
 from click.testing import CliRunner, Result
 
 from repro.cli.json_outputs import OUTPUTS, name_of, output_schema
 from repro.cli.main import cli
 from repro.core.errors import ReproError
+
+if TYPE_CHECKING:
+    import jsonschema
 
 NAMES = {name_of(output): output for output in OUTPUTS}
 
@@ -32,6 +35,8 @@ def check_json(arguments: Sequence[object], printed: str) -> None:
 
 @cache
 def validator(output: str) -> jsonschema.Draft202012Validator:
+    import jsonschema  # only here: the checks for GPUs start commands without it
+
     return jsonschema.Draft202012Validator(output_schema(output))
 
 

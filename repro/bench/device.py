@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.utils import cpp_extension
 
 from repro.core import devices
 from repro.record.environment.device_facts import Copied
@@ -240,7 +239,12 @@ class Trial:
 
 def tools() -> None:
     """Tell the tools that torch and DeepSpeed build kernels with."""
-    home = cpp_extension.CUDA_HOME
+    try:
+        from torch.utils import cpp_extension
+
+        home = cpp_extension.CUDA_HOME
+    except ImportError:  # it needs setuptools, and no GPU does
+        home = None
     printed = devices.ask(f"{home}/bin/nvcc" if home else "nvcc", "--version")
     release = re.search(r"release ([\d.]+)", printed)
     tell(nvcc=release[1] if release else "", ninja=devices.ask("ninja", "--version").strip())

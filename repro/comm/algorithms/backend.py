@@ -14,6 +14,18 @@ from repro.seams.plugin import Setting
 from repro.seams.training import BACKEND, Comm, CommRan
 
 NcclAlgorithm = Literal["Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT"]
+PARTS = ("AllGather", "ReduceScatter")
+HAS = {"PAT": PARTS, "NVLS": ("AllReduce", *PARTS), "CollnetDirect": ("AllReduce", *PARTS)}
+"""NCCL's algorithm -> its collectives. Ring has all, every other one has AllReduce alone."""
+
+
+def choice(algorithm: NcclAlgorithm) -> str:
+    """Return the algorithm as the value of NCCL_ALGO, which leaves to NCCL the collectives that it does not have: since
+    NCCL 2.24 one that no allowed algorithm has is an error (ncclInvalidUsage), such as Tree's all-gather.
+    """
+    if algorithm == "Ring":
+        return algorithm
+    return ";".join(f"{name}:{algorithm}" for name in HAS.get(algorithm, ("AllReduce",)))
 
 
 class Backend(Comm):
@@ -37,7 +49,7 @@ class Backend(Comm):
                 raise TrialError(f"{name} is not set: the launcher must give every rank the address of rank 0")
         if self.nccl_algorithm:
             # NCCL reads it when the first communicator is created.
-            os.environ["NCCL_ALGO"] = self.nccl_algorithm
+            os.environ["NCCL_ALGO"] = choice(self.nccl_algorithm)
         devices.use(device)
         dist.init_process_group(
             dist.get_default_backend_for_device(device),

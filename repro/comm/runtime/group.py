@@ -190,7 +190,9 @@ class AlgorithmGroup(ProcessGroup):
         def job() -> None:
             with self.finder.naming_missing_rank():
                 call: Callable[..., Any] = getattr(self.inner, method)
-                call(*arguments, *(() if opts is None else (opts,))).wait()
+                work = call(*arguments, *(() if opts is None else (opts,)))
+                if work is not None:  # NCCL gives none for a synchronous call, which is in this stream
+                    work.wait()
             device = results[0].device if results else getattr(opts, "device", None)  # None: the caller states none
             inner = self.inner_name if device is None or devices.on_gpu(device) else "gloo"
             self.passed.add((inner, operation))

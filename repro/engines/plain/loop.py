@@ -12,7 +12,7 @@ import torch
 
 from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import TorchSession, as_array
-from repro.engines.plain.state import GroupNumbers, create_state, state_tensors
+from repro.engines.plain.state import GroupNumbers, create_state, start_momentum, state_tensors
 from repro.engines.plain.tensor_files import copy_tensors, load_tensors, save_tensors
 from repro.seams.training import Batch, Held, Job, TrainingParts
 from repro.seams.workload import call_model
@@ -57,6 +57,8 @@ class LoopSession(TorchSession):
         self.stepped = self.masters.copies if self.masters else self.parameters
         self.optimizer = job.optimizer.build(self.masters.named if self.masters else self.trained())
         self.scaler = make_scaler(job.precision.loss_scaling, self.device.type) if job.precision.loss_scaling else None
+        if self.scaler:
+            start_momentum(self.optimizer)
         self.wrapped = self.wrap(self.model)
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:

@@ -139,6 +139,16 @@ def create_state(optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
 
 
+def start_momentum(optimizer: torch.optim.Optimizer) -> None:
+    """Let the momentum of torch's fused SGD start from zero, which gives the same steps: it makes it from memory as it
+    is in its first step, and writes nothing there if a scaled gradient overflows."""
+    if type(optimizer) is torch.optim.SGD:
+        for group in optimizer.param_groups:
+            if group["fused"] and group["momentum"]:
+                for parameter in group["params"]:
+                    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+
+
 class Buffers:
     """The buffers of a module at one moment."""
 

@@ -32,7 +32,7 @@ from repro.core.devices import SELECTORS, on_gpu
 from repro.core.errors import TrialError
 from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import TorchSession, as_array, size_of
-from repro.engines.plain.state import GroupNumbers, class_of, options_of
+from repro.engines.plain.state import GroupNumbers, class_of, options_of, start_momentum
 from repro.engines.zero import extension
 from repro.engines.zero.checkpoint_files import TAG, SafeFiles, refuse_unreadable
 from repro.seams.training import Batch, Held, Job, TrainingParts
@@ -123,6 +123,7 @@ class DeepSpeedSession(TorchSession):
             raise TrialError(f"DeepSpeed steps {type(self.engine.basic_optimizer).__name__}, not the trial's optimizer")
         if (scaling := self.job.precision.loss_scaling) and self.engine.torch_autocast_z0_gradscaler is not None:
             self.engine.torch_autocast_z0_gradscaler = make_scaler(scaling, self.device.type)
+            start_momentum(self.optimizer)
 
     def _set_masters(self, initial: dict[str, torch.Tensor]) -> None:
         """Set the master weights to the float32 initial weights; DeepSpeed starts from rounded ones."""

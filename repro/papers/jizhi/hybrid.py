@@ -17,6 +17,7 @@ from repro.comm.algorithms.doubling import Butterfly, HalvingDoubling
 from repro.comm.algorithms.ring import Ring
 from repro.comm.algorithms.tree import Multicolor, ParameterServer, ReductionTree
 from repro.comm.schedule import Transfer
+from repro.core import devices
 from repro.seams.plugin import Setting
 
 Name = Literal["direct", "butterfly", "halving-doubling", "ring", "tree", "multicolor", "backend"]
@@ -211,11 +212,12 @@ class Hybrid(Algorithm):
         self._group.reset()
         tensor = torch.zeros(size // 4, device=device)
         clock = self._group.lane.device  # on a GPU moments of the stream: the host may only submit
-        moments = []
+        start, moments = dist.BarrierOptions(), []
+        start.device_ids = devices.gpus_of(device)  # by itself NCCL takes the rank's number among this node's GPUs
         for _ in range(1 + calls):
             # All ranks start together and on idle links, as when training waits for a sum.
             with self._group.finder.naming_missing_rank():
-                self._group.inner.barrier().wait()
+                self._group.inner.barrier(start).wait()
             begin = clock.stamp()
             dist.all_reduce(tensor)
             moments.append((begin, clock.stamp()))

@@ -310,6 +310,9 @@ class TrainingConfig(TrialConfig):
                     "-o determinism=seeded, another model, or -o device=cpu")
         if self.compile and on_cpu and self.compile.mode in GRAPHS:
             return f"compile mode {self.compile.mode} records CUDA graphs; on a CPU use default"
+        if self.compile and self.compile.mode in GRAPHS and self.batch.accumulation > 1:
+            return (f"compile mode {self.compile.mode} records CUDA graphs, which overwrite the gradient of one "
+                    "micro-batch while the next runs; use accumulation 1, or mode max-autotune-no-cudagraphs")
         if self.compile and on_cpu and not machine.cpp_compiler:
             return "compile needs a C++ compiler on a CPU: install g++, or name one in the variable CXX"
         return ""

@@ -98,10 +98,10 @@ struct Nccl : Backend {
 
   // ---- one communicator, one device
 
-  void check(const Tensors& tensors) {
+  void check(const Tensors& tensors, bool collective = true) {
     for (auto& one : tensors) {
       TORCH_CHECK(one.device().type() == CUDA, "No backend type associated with device type cpu (NCCL takes CUDA tensors only)");
-      TORCH_CHECK(one.is_non_overlapping_and_dense(), "Tensors must be contiguous");
+      TORCH_CHECK(!collective || one.is_contiguous(one.suggest_memory_format()), "Tensors must be contiguous");
       meet(one.device().index());
     }
   }
@@ -167,7 +167,7 @@ struct Nccl : Backend {
     for (auto& one : to) pending.back().outputs.insert(one.storage().data());
     auto work = c10::make_intrusive<DeviceWork>(rank_, type, record(stream), over, to);
     if (coalescing) held.push_back(work);
-    return work;
+    return async || coalescing ? work : nullptr;  // a synchronous one is in the caller's stream: nothing to wait for
   }
 
   // An input that an earlier collective of this stream still has to write: it must be written before it is copied.
@@ -385,14 +385,14 @@ struct Nccl : Backend {
   }
 
   Pointer<Work> send(Tensors& tensors, int peer, int tag) override {
-    check(tensors);
+    check(tensors, false);
     return launch(OpType::SEND, tensors, {}, true, [&](Tensors copies) {
       return Inner{{gloo->send(copies, peer, tag)}, [copies] {}};
     }, [] { return Tensors{}; });
   }
 
   Pointer<Work> recv(Tensors& tensors, int peer, int tag) override {
-    check(tensors);
+    check(tensors, false);
     auto results = std::make_shared<Tensors>(host_empties(tensors));
     return launch(OpType::RECV, {}, tensors, true, [&](Tensors) {
       return Inner{{gloo->recv(*results, peer, tag)}};
@@ -404,8 +404,11 @@ struct Nccl : Backend {
     options.device_ids.clear();
     options.device = std::nullopt;
     meet(given.device_ids.empty() ? (device < 0 ? current_device() : device) : int(given.device_ids[0]));
-    return launch(OpType::BARRIER, {}, {}, true, [&](Tensors) { return Inner{{gloo->barrier(options)}}; },
-                  [] { return Tensors{}; });
+    auto work = launch(OpType::BARRIER, {}, {}, true, [&](Tensors) { return Inner{{gloo->barrier(options)}}; },
+                       [] { return Tensors{}; });
+    if (given.asyncOp) return work;
+    work->wait(kNoTimeout);
+    return nullptr;
   }
 };
 

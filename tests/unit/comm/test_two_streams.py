@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +14,13 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 
+from repro.comm.algorithms.ring import Ring  # noqa: E402
 from repro.comm.runtime import meter as meter_module  # noqa: E402
+from repro.comm.runtime.group import AlgorithmGroup  # noqa: E402
 from repro.comm.runtime.lane import Lane  # noqa: E402
 from repro.comm.runtime.meter import Meter, OnCpu, OnGpu  # noqa: E402
 from repro.comm.runtime.wire import LinkBroken, MissingRankFinder  # noqa: E402
+from repro.papers.jizhi.hybrid import Hybrid  # noqa: E402
 from tests.memory_wire import MemoryNet, MemoryWire  # noqa: E402
 
 SYNCHRONOUS = SimpleNamespace(asyncOp=False)
@@ -132,3 +135,31 @@ def test_memory_that_runs_out_in_a_collective_is_called_so() -> None:
     for error in (torch.OutOfMemoryError("CUDA out of memory"), LinkBroken(1, RuntimeError("CUDA out of memory"))):
         with pytest.raises(RuntimeError, match="CUDA out of memory"), lost.naming_missing_rank():
             raise error
+
+
+@pytest.mark.parametrize("work", [None, SimpleNamespace(wait=lambda: None)])
+def test_a_synchronous_collective_of_nccl_has_no_work_to_wait_for(work: Any) -> None:
+    """Since torch 2.8 it is in the caller's stream when the call returns."""
+    wire = MemoryWire(0, MemoryNet(1))
+    wire.inner = SimpleNamespace(barrier=lambda opts: work)
+    group = AlgorithmGroup(Ring(), wire, Meter(), dist.HashStore(), 1.0)
+    group.barrier(SimpleNamespace(asyncOp=False, device=torch.device("cuda", 0))).wait()
+    assert group.passed == {("gloo", "barrier")}
+    group.shutdown()
+
+
+def test_ranks_that_measure_wait_for_one_another_on_their_own_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it is told, NCCL takes the GPU with the number of the rank, which on a second node is another one."""
+    waited: list[list[int]] = []
+
+    def barrier(opts: Any) -> Any:
+        waited.append(opts.device_ids)
+        return SimpleNamespace(wait=lambda: None)
+
+    hybrid = Hybrid()
+    hybrid._group = SimpleNamespace(
+        reset=lambda: None, lane=SimpleNamespace(device=OnCpu()), inner=SimpleNamespace(barrier=barrier),
+        finder=SimpleNamespace(naming_missing_rank=nullcontext))
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor: None)
+    hybrid._time_calls("ring", 64, 2, "meta:1")
+    assert waited == [[1]] * 3

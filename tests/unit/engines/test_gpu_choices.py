@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,12 +10,19 @@ from typing import Any
 
 import pytest
 
+from repro.comm.algorithms.backend import Backend
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
+from repro.core.random_streams import Streams
 from repro.engines.deepspeed_zero import DeepSpeedZero
+from repro.engines.precisions import Fp16Autocast
+from repro.engines.torch_engines import Single
 from repro.launchers.local import Local
+from repro.optimizers import rules
 from repro.optimizers.rules import Adam, AdamW, Sgd
+from repro.seams.training import Engine, Job
 from repro.suite.planning.plan import Plan
+from tests.engine_ranks import build_parts, images
 from tests.plans import planned, setting, suite
 
 torch = pytest.importorskip("torch")
@@ -186,3 +194,46 @@ def test_deepspeed_asks_nvml_only_where_gpus_have_numbers(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     session._silence_deepspeed()
     assert (session.cuda_accelerator.pynvml is not None) is kept
+
+
+@pytest.mark.parametrize(("algorithm", "value"), [
+    ("Ring", "Ring"), ("Tree", "AllReduce:Tree"), ("PAT", "AllGather:PAT;ReduceScatter:PAT"),
+    ("NVLS", "AllReduce:NVLS;AllGather:NVLS;ReduceScatter:NVLS"),
+])
+def test_an_algorithm_of_nccl_is_asked_for_only_where_nccl_has_it(
+    monkeypatch: pytest.MonkeyPatch, algorithm: Any, value: str
+) -> None:
+    """By its bare name it would also be asked for in all-gathers and broadcasts, which then fail."""
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    monkeypatch.setenv("NCCL_ALGO", "")
+    monkeypatch.setattr(dist, "init_process_group", lambda *args, **named: None)
+    Backend(nccl_algorithm=algorithm).start(0, 1, "cpu", 60.0)
+    assert os.environ["NCCL_ALGO"] == value
+
+
+@pytest.mark.parametrize("engine", [Single(), DeepSpeedZero(stage=0)], ids=str)
+def test_a_first_scaled_gradient_that_overflows_leaves_the_momentum_at_zero(
+    monkeypatch: pytest.MonkeyPatch, engine: Engine
+) -> None:
+    """torch's fused SGD makes it from memory that nobody has written, here filled with NaN, and leaves it so."""
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(rules, "kernels", lambda groups, on_divided: {"foreach": False, "fused": True})
+    job = Job(0, 1, "cpu", 4, 1, None, Fp16Autocast(), Sgd(lr=0.1, momentum=0.9), Backend(), 60.0)
+    parts = build_parts(batch_norm=False)
+    right = parts.loss
+    parts.loss = lambda outputs, targets: right(outputs, targets) * float("inf")
+    session: Any = engine.start(parts, job, Streams(1, 0))
+    try:
+        before = session.weights()
+        session.backward([images(0, 4)])
+        torch.use_deterministic_algorithms(True)
+        session.update(0.1)
+        states = session.optimizer.state.values()
+        assert len(states) == len(before)
+        assert all(not state["momentum_buffer"].any() for state in states)
+        assert all((session.weights()[name] == array).all() for name, array in before.items())
+    finally:
+        torch.use_deterministic_algorithms(False)
+        session.close()

@@ -114,6 +114,20 @@ def test_it_begins_without_any_package() -> None:
     assert done.stdout.strip() == "[]"
 
 
+OTHERS = ("hypothesis", "jsonschema", "matplotlib", "mlflow", "pandas", "PIL", "pyarrow", "pyroute2", "rocrate",
+          "setuptools", "zarr")
+"""Modules of this environment that a machine with a GPU need not have."""
+
+
+def test_the_checks_and_tests_for_gpus_need_no_other_package() -> None:
+    pytest.importorskip("torch")
+    code = ("import sys; sys.modules |= dict.fromkeys(sys.argv[1:]); "  # an import of any of them now fails
+            "import repro.bench.device, tests.engine_ranks, tests.gpu.cases, tests.gpu.smoke_checks, tests.gpu.trials")
+    done = subprocess.run([sys.executable, "-c", code, *OTHERS], capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+
+
 TESTS = """
 import time
 import pytest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -19,6 +20,7 @@ from repro.record.result.reasons import Unlike
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.kinds.training_options import Constant, Cosine, Polynomial, Scaling, Schedule, Step
 from repro.suite.planning.plan import Plan
+from repro.worker.setup import _warm_up_once
 from repro.workloads.digits import DigitsMlp
 from tests.plans import planned, suite
 
@@ -43,6 +45,8 @@ def test_levels_have_words_and_defaults_change_no_cell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("more", "machine", "reason"), [
     ("  cudnn_benchmark: [false, true]", HERE, "a CPU has none"),
     ("  compile: [false, {mode: reduce-overhead}]", HERE, "CUDA graphs"),
+    ("  batch: [{global: 64}, {global: 64, accumulation: 2}]\n  compile: [{mode: max-autotune}]",
+     Machine("cuda", 2, 2), "overwrite the gradient"),
     ("  compile: [false, true]", Machine("cpu", 0, 2, cpp_compiler=False), "needs a C++ compiler"),
     ("  engine: [ddp, {kind: deepspeed, offload: optimizer}]", Machine("cpu", 0, 2, cpp_compiler=False),
      "builds DeepSpeed's Adam"),
@@ -63,6 +67,23 @@ def test_on_a_gpu_benchmarking_excludes_bitwise(tmp_path: Path) -> None:
     more = "  cudnn_benchmark: true\nmatrix:\n  determinism: [seeded, bitwise]\n"
     found = plan(tmp_path, more, Machine("cuda", 2, 2))
     assert "no run repeats another bit for bit" in found.skipped[0].reason
+
+
+@pytest.mark.parametrize(("compile_", "passes"), [
+    ("false", 1), ("true", 1), ("{mode: reduce-overhead}", 2), ("{mode: max-autotune}", 2)])
+def test_cuda_graphs_of_an_evaluation_are_recorded_before_the_clock_starts(
+    tmp_path: Path, compile_: str, passes: int
+) -> None:
+    """torch runs a shape as it is at its first call, and records it at the second."""
+    cell, = plan(tmp_path, f"  compile: {compile_}\n", Machine("cuda", 2, 2)).cells
+    job: Any = SimpleNamespace(micro_batch=32, accumulation=1, rank=0, world=2, eval_batch=100)
+    parts: Any = SimpleNamespace(synthetic_batch=lambda samples: samples, scores={"top1": None})
+    seen: list[Any] = []
+    session: Any = SimpleNamespace(
+        warm_up=lambda batches: None, evaluate=lambda batches, metric: seen.append(batches), synchronize=lambda: None)
+    assert isinstance(cell.choices, TrainingConfig)
+    _warm_up_once(session, parts, job, cell.choices)
+    assert seen == [[100, 80]] * passes
 
 
 def test_compiling_needs_the_warm_up(tmp_path: Path) -> None:
