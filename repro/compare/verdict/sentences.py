@@ -14,6 +14,7 @@ from repro.compare.evidence.pairing import on_other_samples
 from repro.compare.verdict.family import ALPHA, FamilyShare
 from repro.core.numbers import plain_sum
 from repro.suite.design import LEAST_REPEATS
+from repro.suite.kinds.program import SAME_PROGRAM
 
 VISIBLE = 0.005
 """Relative distance between evaluations below which it is not worth a word."""
@@ -193,9 +194,9 @@ def cautions(item: Evidence) -> list[str]:
     """Return the cautions that no interval shows."""
     # Fewer trainings than trials need no caution if they are why there is no verdict.
     found = [*(each.words for each in item.repeated if each.short not in item.refusal), *dict.fromkeys(_ungated(item)),
-             *_unseeded(item), *describe_resumed_trials(item), *_missed_cautions(item), *_order_cautions(item),
-             *_grid_cautions(item), *_late_cautions(item), *_startup_cautions(item), *_own_clock_cautions(item),
-             *_drift_cautions(item)]
+             *_unseeded(item), *_same_program(item), *describe_resumed_trials(item), *_missed_cautions(item),
+             *_order_cautions(item), *_grid_cautions(item), *_late_cautions(item), *_startup_cautions(item),
+             *_own_clock_cautions(item), *_drift_cautions(item)]
     if (nodes := item.by_node) is not None and nodes.unit == "block" and nodes.differs:
         found.append(f"{nodes.words}; the verdict is on these {nodes.noun} and no others")
     if (load := item.by_load) is not None and load.differs:
@@ -245,6 +246,14 @@ def _unseeded(item: Evidence) -> list[str]:
     repeated = {each.cell_id for each in item.repeated}
     return [f"{cell.label}: {UNSEEDED}" for cell in (item.candidate, item.baseline)
             if not getattr(cell.choices, "takes_seed", True) and cell.cell_id not in repeated]
+
+
+def _same_program(item: Evidence) -> list[str]:
+    """Return a caution for two cells of one program that differ only in numbers that it does not get."""
+    ours, theirs = item.candidate.choices, item.baseline.choices
+    if ours == theirs or getattr(ours, "given", None) is None or ours.given != getattr(theirs, "given", None):
+        return []
+    return [SAME_PROGRAM]
 
 
 def _order_cautions(item: Evidence) -> list[str]:

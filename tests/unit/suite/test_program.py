@@ -157,6 +157,13 @@ def test_a_command_without_a_seed_is_said_so(tmp_path: Path) -> None:
     assert any("takes no {seed}" in note for note in notes)
 
 
+def test_cells_that_differ_in_a_number_that_the_command_does_not_take_are_named(tmp_path: Path) -> None:
+    text = SUITE + "matrix: {batch.global: [32, 64]}\n"
+    assert "batch 32; batch 64: all run one command with the same arguments" in "; ".join(planned(tmp_path, text).notes)
+    taken = text.replace('"{seed}"', '"{seed}", --batch, "{batch.global}"')
+    assert not any("one command" in note for note in planned(tmp_path, taken).notes)
+
+
 TRAIN = b"print('loss 1')\n"
 IDENTITY_SUITE = SUITE.replace('--lr, "{lr}", ', "").replace("  parameters: {lr: 0.1}\n", "")
 
