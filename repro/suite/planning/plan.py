@@ -259,8 +259,9 @@ def make_plan(
         base=str(folder) if folder is not None and files.found else "",
     )
     plan = plan.model_copy(update={"order": tuple(planned_order(plan))})
-    smoke_note = (f"{suite.seeds} repeats make a smoke test, not a result; {LEAST_REPEATS} are the least, 10 the "
-                  "default") if plan.smoke else ""
+    repeats = "1 repeat makes" if suite.seeds == 1 else f"{suite.seeds} repeats make"
+    smoke_note = f"{repeats} a smoke test, not a result; {LEAST_REPEATS} are the least, 10 the default" if plan.smoke \
+        else ""
     notes = (*lost, *without, *([smoke_note] if smoke_note else []), *_notes(plan, machine))
     return plan.model_copy(update={"notes": notes, "smoke_note": smoke_note})
 
