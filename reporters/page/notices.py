@@ -71,7 +71,8 @@ def parity(record: Record) -> ParityView:
     if not data.get("needed"):
         why_not = str(data.get("why", "no reason recorded"))
         return ParityView("skipped", why_not, ()) if left_out else \
-            ParityView("not needed", why_not.removeprefix("not gated: "), ())
+            ParityView("not run" if any(getattr(cell.choices, "unverified", "") for cell in record.plan.cells)
+                       else "not needed", why_not.removeprefix("not gated: "), ())
     found = tuple(
         (str(item["group"]), str(item["reference"]), str(item["candidate"]), str(item["problem"] or ""),
          significant(float(item["largest_difference"]), 2))
@@ -142,7 +143,7 @@ def _notes(record: Record) -> Iterator[Notice]:
         count = plural(len(record.plan.skipped), "combination")
         yield Notice("note", "Skipped", f"{count} did not run; the reasons are below", "#skipped")
     gate = parity(record)
-    if gate.outcome in ("passed", "not needed"):
+    if gate.outcome in ("passed", "not needed", "not run"):
         yield Notice("note", f"Parity gate {gate.outcome}", gate.text, "#parity")
 
 

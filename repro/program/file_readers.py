@@ -19,7 +19,8 @@ STEP = "step"
 LARGEST = 64 << 20
 """Most bytes of a file of metrics."""
 FILES = "events.out.tfevents.*"
-MISSING = "reading TensorBoard's event files takes the package tensorboard: pip install 'repro-harness[tensorboard]'"
+NO_TENSORBOARD = (
+    "reading TensorBoard's event files takes the package tensorboard: pip install 'repro-harness[tensorboard]'")
 
 
 class CsvReader(Reader):
@@ -100,7 +101,7 @@ class TensorboardReader(Reader):
         try:
             from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
         except ImportError:
-            raise UsageError(MISSING) from None
+            raise UsageError(NO_TENSORBOARD) from None
         self._loader_of: Callable[[str], Any] = EventFileLoader
         self._folder, self._tag, self._axis = folder, tag, axis
         self._loader: Any = None

@@ -243,7 +243,10 @@ class _Run:
             statements.finding("output", self.problem, void=True)
         elif self.choices.stop.has_target and not any(seen.seen == "evaluation" for seen in statements.seen):
             shown = " | ".join(visible(text)[:200] for text in self.last)
-            ends = f"its output ends: {shown}" if shown else "it printed nothing"
+            longest = self.reader.longest_line
+            is_cut = any(len(text) >= longest for text in self.last)
+            cut = f"; of a line, {longest:,} characters are read" if is_cut else ""
+            ends = f"its output ends: {shown}{cut}" if shown else "it printed nothing"
             statements.finding("no evaluation", f"no evaluation seen; {self.reader.hint() or ends}", void=True)
         if changed := changed_files(self.choices, self.command.folder):
             statements.finding("code", changed, void=True)

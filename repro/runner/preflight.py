@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from repro.core import control_group
@@ -15,6 +16,7 @@ from repro.core.files import read_model
 from repro.core.frozen import canonical
 from repro.core.machine import BUSY, Machine, load_now, rank_threads
 from repro.core.random_streams import Streams
+from repro.program.file_readers import NO_TENSORBOARD
 from repro.record.environment import environment
 from repro.record.environment.device_facts import DeviceFacts, measure, proven_gpus
 from repro.record.environment.differences import Difference, differences
@@ -109,8 +111,8 @@ def unusable_gpus(plan: Plan) -> str:
 
 
 def missing_commands(plan: Plan, folder: RunFolder) -> list[str]:
-    """Return a sentence for every command of a program that cannot be found; of a commit only those on PATH are
-    looked for.
+    """Return a sentence for every command of a program, and package of its reader, that cannot be found; of a commit
+    only the commands on PATH are looked for.
     """
     found = []
     for cell in plan.cells:
@@ -120,6 +122,8 @@ def missing_commands(plan: Plan, folder: RunFolder) -> list[str]:
             known = engine.commit or (here / name).exists() if "/" in name else shutil.which(name, path=path)
             if not known and not PLACEHOLDER.search(name):
                 found.append(f"engine.run: command not found: {name!r}; is it on PATH?")
+            if cell.choices.evaluation.reader == "tensorboard" and find_spec("tensorboard") is None:
+                found.append(f"evaluation.reader: {NO_TENSORBOARD}")
     return list(dict.fromkeys(found))
 
 

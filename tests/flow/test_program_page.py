@@ -105,3 +105,8 @@ def test_declared_samples_epochs_and_an_own_clock_are_drawn(stated: Path) -> Non
     text = shown(stated)
     assert "loss against samples" in text and "loss against epochs" in text and "against training clock" in text
     assert "the program's own clock" in text and "without evaluation, checkpoints and logging" not in text
+
+
+def test_a_gate_that_did_not_run_is_not_called_unneeded(bare: Path) -> None:
+    assert "Parity gate not run" in shown(bare) and "not needed" not in shown(bare)
+    assert found(bare)["ACM2"].verdict == "cannot tell"

@@ -251,6 +251,8 @@ CHEATS = {
         "out_of_memory", "CUDA out of memory"),
     "no evaluation": ("print('hello')\nprint('world')\n", "invalid",
                       "no evaluation seen; its output ends: hello | world"),
+    "an evaluation after the end of what is read of a line": (
+        "print(5000 * '-', 'step 1 loss 1')\n", "invalid", "of a line, 4,096 characters are read"),
     "nothing at all": ("", "invalid", "it printed nothing"),
     "one step twice": ("print('step 1 loss 3')\nprint('step 1 loss 1')\n", "invalid", "step 1 is evaluated twice"),
     "not a number at the end": (

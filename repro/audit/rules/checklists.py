@@ -119,6 +119,8 @@ def functional(facts: Facts) -> Judged:
                             f"{count(len(facts.ungated), 'cell')}: {left_out}")
     if facts.parity is None:
         return lacks(facts, f"{many(facts.runs, 'run')} complete, but no verification: there was no parity gate")
+    if facts.programs and facts.parity != "passed":
+        return untold(facts, f"{many(facts.runs, 'run')} complete, but not known to be consistent: not gated")
     gate = "passed" if facts.parity == "passed" else "not needed"
     return "pass", f"complete and exercised: {many(facts.runs, 'run')}; parity gate {gate}"
 

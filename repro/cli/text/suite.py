@@ -311,6 +311,7 @@ def answer_lines(found: Findings) -> list[str]:
         answers = [comparison_sentence(primary), *([primary.also] if primary.also else []),
                    *(visible(f"caution: {text}") for text in primary.cautions)]
     else:
-        answers = [] if found.effects else [visible(found.without_primary)]
+        more = "; every contrast, corrected for their number: repro compare RUN" if found.comparisons else ""
+        answers = [] if found.effects else [visible(found.without_primary) + more]
     qualities = map(visible, quality_lines(found.claims))
     return [*qualities, *answers, *(line for item in found.effects for line in effect_lines(item))]

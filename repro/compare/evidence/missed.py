@@ -52,7 +52,7 @@ def missed(
         return Missed(f"the record does not say how long {unseen} trials that missed the target were observed")
     shared = sorted(a.keys() & b.keys())
     if len(a) < 2 or len(b) < 2 or (paired and len(shared) < 2):
-        return Missed(f"{ours.name} ran {len(a)} times and {theirs.name} {len(b)}, and not all reached the target; a "
+        return Missed(f"{ours.name} has {len(a)} trials and {theirs.name} {len(b)}, and not all reached the target; a "
                       "comparison needs two of each")
     hits = [sum(item.kind == "reached" for item in cell.values()) for cell in (a, b)]
     if not any(hits):

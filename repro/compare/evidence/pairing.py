@@ -107,7 +107,7 @@ def watched_until(result: Observed, spec: MetricSpec) -> float | None:
         return wall
     if spec.watched == "cold":  # the launch is before init_start: a lower bound, which is what censoring needs
         return wall + (result.init_seconds or 0.0)
-    if result.run_seconds is None:
+    if result.curve and (result.run_seconds is None or not result.phases):  # no phases: a program, with its own clock
         return result.curve[-1].train_seconds
     return wall - plain_sum(result.phases.get(name, 0.0) for name in OFF_TRAINING_CLOCK)
 

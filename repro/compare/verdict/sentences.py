@@ -14,11 +14,14 @@ from repro.compare.evidence.pairing import on_other_samples
 from repro.compare.verdict.family import ALPHA, FamilyShare
 from repro.core.numbers import plain_sum
 from repro.suite.design import LEAST_REPEATS
+from repro.suite.kinds.program import SAME_PROGRAM
 
 VISIBLE = 0.005
 """Relative distance between evaluations below which it is not worth a word."""
 STARTUP_SHARE = 0.1
 """Share of a time up to which start-up is not worth a word."""
+OWN_CLOCK_SHARE, OWN_CLOCK_SLACK = 0.1, 0.05
+"""Share and seconds of a run up to which what one program's clock leaves out beyond the other is not worth a word."""
 SEES_ONE_IN_TEN = 29
 """Fewest trials that hold, in 95 of 100 runs, one of a kind that is one in ten."""
 UNSEEDED = "its command takes no {seed}, so it is unknown whether its trials have different seeds"
@@ -191,8 +194,9 @@ def cautions(item: Evidence) -> list[str]:
     """Return the cautions that no interval shows."""
     # Fewer trainings than trials need no caution if they are why there is no verdict.
     found = [*(each.words for each in item.repeated if each.short not in item.refusal), *dict.fromkeys(_ungated(item)),
-             *_unseeded(item), *describe_resumed_trials(item), *_missed_cautions(item), *_order_cautions(item),
-             *_grid_cautions(item), *_late_cautions(item), *_startup_cautions(item), *_drift_cautions(item)]
+             *_unseeded(item), *_same_program(item), *describe_resumed_trials(item), *_missed_cautions(item),
+             *_order_cautions(item), *_grid_cautions(item), *_late_cautions(item), *_startup_cautions(item),
+             *_own_clock_cautions(item), *_drift_cautions(item)]
     if (nodes := item.by_node) is not None and nodes.unit == "block" and nodes.differs:
         found.append(f"{nodes.words}; the verdict is on these {nodes.noun} and no others")
     if (load := item.by_load) is not None and load.differs:
@@ -244,6 +248,14 @@ def _unseeded(item: Evidence) -> list[str]:
             if not getattr(cell.choices, "takes_seed", True) and cell.cell_id not in repeated]
 
 
+def _same_program(item: Evidence) -> list[str]:
+    """Return a caution for two cells of one program that differ only in numbers that it does not get."""
+    ours, theirs = item.candidate.choices, item.baseline.choices
+    if ours == theirs or getattr(ours, "given", None) is None or ours.given != getattr(theirs, "given", None):
+        return []
+    return [SAME_PROGRAM]
+
+
 def _order_cautions(item: Evidence) -> list[str]:
     streamed = [side.name for side in (item.ours, item.theirs) if side.streamed]
     if not streamed:
@@ -281,7 +293,7 @@ def _late_cautions(item: Evidence) -> list[str]:
 
 def _startup_cautions(item: Evidence) -> list[str]:
     """Return how much of each side's time a program had not begun to train, if that is much and on the clock."""
-    if item.asked.scale.path != "tta_wall" or item.ratio is None:
+    if item.asked.scale.path != "tta_wall":
         return []
     found: dict[str, tuple[float, float]] = {}
     for cell, side in ((item.candidate, item.ours), (item.baseline, item.theirs)):
@@ -296,6 +308,27 @@ def _startup_cautions(item: Evidence) -> list[str]:
     return [f"start-up is on the clock before the first output or step ({each}): imports and data, which hide a "
             "difference in training; let evaluation.start name the line with which training begins, or compare by "
             "tta_train"]
+
+
+def _own_clock_cautions(item: Evidence) -> list[str]:
+    """Return the share of our clock that the programs' own clocks count, if one leaves out more between evaluations."""
+    if item.asked.scale.path != "tta_train":
+        return []
+    shares, left_out, tolerated = [], [], []
+    for cell, side in ((item.candidate, item.ours), (item.baseline, item.theirs)):
+        curves = [side.results[repeat].curve for repeat in side.values]
+        known = [(last.train_seconds - first.train_seconds, last.wall_seconds - first.wall_seconds, len(between) + 1)
+                 for first, *between, last in (curve for curve in curves if len(curve) > 1)
+                 if last.wall_seconds > first.wall_seconds]
+        if not known or not getattr(cell.choices, "unverified", ""):  # ours is checked
+            return []
+        shares.append(f"{cell.label} {median(own / wall for own, wall, _ in known):.0%}".replace("%", " %"))
+        left_out.append(median((wall - own) / count for own, wall, count in known))
+        tolerated.append(median((OWN_CLOCK_SHARE * own + OWN_CLOCK_SLACK) / count for own, _, count in known))
+    if abs(left_out[0] - left_out[1]) <= min(tolerated):
+        return []
+    return ["the programs' own clocks count unequal shares of the time between their evaluations by the clock of repro "
+            f"({'; '.join(shares)}): one leaves out more, or runs slow; compare by tta_wall, too"]
 
 
 def _drift_cautions(item: Evidence) -> list[str]:

@@ -54,7 +54,9 @@ def _kind(data: Any) -> str:
     if not isinstance(data, Mapping):
         return DEFAULT
     engine = data.get("engine")
-    by_engine = isinstance(engine, Mapping) and engine.get("kind") == PROGRAM
+    by_engine = (engine.get("kind") if isinstance(engine, Mapping) else engine) == PROGRAM
+    if isinstance(engine, Mapping) and "run" in engine and not by_engine:
+        raise FieldProblem("an engine with a command (run) is a program: write kind: program", ("engine", "kind"))
     kind = data.get("kind", PROGRAM if by_engine else DEFAULT)
     if isinstance(kind, str) and kind in KINDS:
         return kind

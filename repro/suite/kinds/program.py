@@ -38,6 +38,8 @@ NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
 UNVERIFIED = ("self-reported: the programs state their quality and their training clock themselves; not gated: "
               "their data, its order, their initial weights and their arithmetic were not compared")
 ONLY_TIMES = "only times are compared: that both do the same work was not checked"
+SAME_PROGRAM = ("all run one command with the same arguments: they differ only in what the suite declares of it "
+                "(batch, processes), which the command does not take")
 GATED = ("self-reported: the programs state their quality and their training clock themselves; gated: with these files "
          "the first steps of both train alike (watch.trace), later ones were not compared")
 OF_SAMPLES = ("samples", "throughput")
@@ -307,6 +309,14 @@ class ProgramConfig(TrialConfig):
     def takes_seed(self) -> bool:
         """The command, or a variable that is set for it, has the seed of the trial."""
         return any(SEED in placeholders(text) for text in (*self.engine.run, *self.engine.environment.values()))
+
+    @property
+    def given(self) -> str:
+        """All but the numbers that the suite declares of the program: cells with the same run the same, unless `run` or
+        a variable takes these numbers."""
+        texts = (*self.engine.run, *self.engine.environment.values(), self.evaluation.logs)
+        return json.dumps([self.model_dump(mode="json", exclude={"batch", "processes", "epoch_samples"}),
+                           [self.filled(text, UNFILLED) for text in texts]])
 
     def why_no_checkpoints(self) -> str:
         return "a program keeps its own checkpoints, which this harness does not know"

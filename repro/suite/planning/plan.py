@@ -23,6 +23,7 @@ from repro.core.random_streams import SEEDS_BELOW, Streams
 from repro.core.yaml_file import FieldPath
 from repro.suite.design import LEAST_REPEATS, Design, PlanKind
 from repro.suite.field_problem import Problem, unlocated
+from repro.suite.kinds.program import SAME_PROGRAM
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import METHOD, Suite, Trial
@@ -258,8 +259,9 @@ def make_plan(
         base=str(folder) if folder is not None and files.found else "",
     )
     plan = plan.model_copy(update={"order": tuple(planned_order(plan))})
-    smoke_note = (f"{suite.seeds} repeats make a smoke test, not a result; {LEAST_REPEATS} are the least, 10 the "
-                  "default") if plan.smoke else ""
+    repeats = "1 repeat makes" if suite.seeds == 1 else f"{suite.seeds} repeats make"
+    smoke_note = f"{repeats} a smoke test, not a result; {LEAST_REPEATS} are the least, 10 the default" if plan.smoke \
+        else ""
     notes = (*lost, *without, *([smoke_note] if smoke_note else []), *_notes(plan, machine))
     return plan.model_copy(update={"notes": notes, "smoke_note": smoke_note})
 
@@ -336,9 +338,21 @@ def _notes(plan: Plan, machine: Machine) -> list[str]:
                      f"{plan.design.repeats} times, the pairs of the first look")
     found += setting_notes(plan.suite)
     found += dict.fromkeys(note for cell in plan.cells for note in cell.choices.notes(machine))
+    found += _same_programs(plan)
     reasons = {reason for cell in plan.cells if (reason := cell.choices.why_no_checkpoints())}
     return [*found, *(f"{reason}: a trial of it that fails starts from the beginning"
                       for reason in sorted(reasons) if plan.suite.keeps_checkpoints)]
+
+
+def _same_programs(plan: Plan) -> Iterator[str]:
+    """Yield the cells of programs that differ only in numbers that the program does not get."""
+    labels: dict[str, list[str]] = {}
+    for cell in plan.cells:
+        if (given := getattr(cell.choices, "given", None)) is not None:
+            labels.setdefault(given, []).append(cell.label)
+    for same in labels.values():
+        if len(same) > 1:
+            yield f"{'; '.join(same)}: {SAME_PROGRAM}"
 
 
 def expand_again(plan: Plan, machine: Machine) -> Plan:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from repro.compare import Comparison, contrast, summarize
+from repro.compare.evidence.pairing import observe
 from repro.record.result.results import Point, Result, Status
+from repro.suite.metrics import METRICS
 from tests.made_cells import BASELINE, CANDIDATE, result, trials
 
 
@@ -169,3 +171,12 @@ def test_a_complete_cell_has_its_spread_and_marks_outliers_without_losing_them()
     assert found.values[-1] == 30.0
     assert found.coefficient_of_variation == pytest.approx(0.58774, abs=1e-5)
     assert found.reached_by == () and found.restricted is None
+
+
+def test_by_its_own_clock_a_program_was_observed_up_to_its_last_evaluation() -> None:
+    curve = [Point(samples=1, epochs=1, wall_seconds=6.0, train_seconds=0.25, value=0.5)]
+    missed = result(CANDIDATE, 0, None, "missed", run_seconds=10.0, curve=curve)
+    assert observe(missed, METRICS["tta_train"]).at == 0.25, "our clock has the imports"
+    assert observe(missed, METRICS["tta_wall"]).at == 10.0
+    ours = missed.model_copy(update={"phases": {"train": 7.0, "eval": 3.0}})
+    assert observe(ours, METRICS["tta_train"]).at == 7.0

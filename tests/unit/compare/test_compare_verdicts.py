@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from repro.compare import Comparison, contrast
 from repro.compare.evidence.evidence import ComparisonRequest, Evidence, examine
 from repro.compare.verdict.verdict import judged
-from repro.record.result.results import Bracket, Result
+from repro.record.result.results import Bracket, Point, Result
 from tests.made_cells import BASELINE, CANDIDATE, MadeCell, result, trials
 
 WAVE = (0.97, 1.0, 1.03, 1.01, 0.99)
@@ -180,6 +182,33 @@ def test_start_up_on_the_clock_of_more_than_a_tenth_is_beside_the_verdict(startu
              for cell in (CANDIDATE, BASELINE)]
     assert any("4 s, 39 % of it" in text for text in against(*sides).cautions) is warned
     assert not any("start-up" in text for text in against(*sides, "tta_train").cautions)
+
+
+def test_start_up_is_beside_a_verdict_without_a_ratio_too() -> None:
+    ours = [result(CANDIDATE, k, 10.0 + k / 10, startup_seconds=4.0) for k in range(6)]
+    missed = trials(BASELINE, [None] * 6, run_seconds=30.0)
+    found = against(ours, missed)
+    assert found.ratio is None
+    assert any("start-up is on the clock" in text for text in found.cautions)
+
+
+@pytest.mark.parametrize(("counted", "warned"), [(1.0, False), (0.95, False), (0.6, True)])
+def test_a_program_whose_own_clock_counts_less_than_the_others_does_not_pass_without_a_word(
+    counted: float, warned: bool,
+) -> None:
+    def made(cell: MadeCell, share: float) -> list[Result]:
+        curve = [Point(samples=n, epochs=n, wall_seconds=n, train_seconds=share * n, value=0.1 * n)
+                 for n in range(1, 11)]
+        return [result(cell, k, 10.0, tta_train=share * value, curve=curve) for k, value in enumerate(steady(6, 10.0))]
+
+    program = SimpleNamespace(unverified="self-reported", stop=SimpleNamespace(design="fixed_budget", judges="trial"))
+    ours, theirs = (replace(cell, choices=program)  # type: ignore[arg-type]
+                    for cell in (CANDIDATE, BASELINE))
+    sides = made(ours, counted), made(theirs, 1.0)
+    found = contrast(ours, theirs, *sides, "tta_train", primary=True)
+    assert any("(candidate 60 %; baseline 100 %)" in text for text in found.cautions) is warned
+    assert not any("own clocks" in text for text in contrast(ours, theirs, *sides, "tta_wall", primary=True).cautions)
+    assert not any("own clocks" in text for text in against(*sides, "tta_train").cautions), "our engines' clock is ours"
 
 
 # ---- bad input: its own sentence each, and no number

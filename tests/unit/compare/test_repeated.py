@@ -155,3 +155,16 @@ def test_a_program_without_seed_is_a_caution() -> None:
     found = contrast(who, BASELINE, cell(who, [moved(seed) for seed in range(6)], [900] * 6),
                      cell(BASELINE, [moved(seed) for seed in range(6)], [900] * 6), "samples", primary=True)
     assert any(text.startswith("train.py: its command takes no {seed}") for text in found.cautions)
+
+
+def test_cells_that_give_their_program_the_same_are_a_caution() -> None:
+    class Declared(dict[str, Any]):
+        given = "train.py"
+
+    first, second = (MadeCell(name, name, Declared(stop={"design": "fixed_budget"}, batch=batch))
+                     for name, batch in (("c", 32), ("b", 64)))
+    twin = MadeCell("t", "twin", first.choices)
+    made = {each.cell_id: cell(each, [moved(seed) for seed in range(6)], [900] * 6) for each in (first, second)}
+    found = [contrast(ours, first, results, made["c"], "throughput", primary=True).cautions
+             for ours, results in ((second, made["b"]), (twin, made["c"]))]
+    assert [any("all run one command" in text for text in each) for each in found] == [True, False]

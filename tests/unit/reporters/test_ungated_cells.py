@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,13 @@ def test_an_audit_does_not_call_engines_that_nobody_compared_consistent(record: 
 def test_an_audit_names_the_cells_that_the_gate_left_out_and_the_reason(record: Record) -> None:
     verdict, text = functional(record_facts(record))
     assert verdict == "fail" and "the parity gate left out" in text and REASON in text
+
+
+def test_programs_that_were_not_gated_are_not_called_consistent(record: Record) -> None:
+    facts = replace(record_facts(record), programs=True, ungated={})
+    verdict, text = functional(replace(facts, parity="not needed"))
+    assert verdict == "cannot tell" and "not gated" in text
+    assert functional(replace(facts, parity="passed"))[0] == "pass"
 
 
 def test_only_the_cells_with_a_reason_are_left_out(tmp_path: Path) -> None:

@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from repro.core.machine import Machine
+from repro.program.file_readers import NO_TENSORBOARD
+from repro.record.folder.store import RunFolder
 from repro.runner import machine_watch, preflight
 from repro.runner.machine_watch import MachineWatch
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
+from tests.plans import planned
 from tests.records import SUITE, make_record
 
 Usage = namedtuple("Usage", "total used free")
@@ -141,3 +144,20 @@ def test_a_real_small_disk_and_a_real_small_shared_memory(tmp_path: Path) -> Non
     disk, shared = done.stdout.splitlines()
     assert disk == "1 MB are free for the run folder, 294 MB may be needed"
     assert shared == "1 MB of shared memory are free, 2 ranks may need 8 MB"
+
+
+def test_a_reader_whose_package_is_missing_is_named_before_a_program_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    plan = planned(tmp_path, """\
+suite: mine
+trial:
+  engine: {kind: program, run: [python, train.py, "{run_dir}"]}
+  evaluation: {reader: tensorboard, tag: loss, logs: "{run_dir}", metric: loss, direction: lower}
+  stop: {target: 1.5}
+""")
+    monkeypatch.setattr(shutil, "which", lambda name, path: name)
+    for spec, found in ((None, [f"evaluation.reader: {NO_TENSORBOARD}"]), (object(), [])):
+        monkeypatch.setattr(preflight, "find_spec", lambda name, spec=spec: spec)
+        assert preflight.missing_commands(plan, RunFolder(tmp_path / "run")) == found

@@ -106,6 +106,7 @@ def test_a_primary_that_overrides_dropped_is_said_to_be_dropped(tmp_path: Path) 
     lines = ended_text(_summarize(made, Exit.DONE, "report.html", None)).splitlines()
     assert any(line.startswith("no primary contrast is declared in this plan; the declared primary is dropped: after")
                for line in lines)
+    assert any(line.endswith("every contrast, corrected for their number: repro compare RUN") for line in lines)
     (page,) = registry.load("reporter", "html")().write(made, tmp_path / "page")
     assert "the declared primary is dropped: " in Path(page).read_text()
 

@@ -241,6 +241,7 @@ def test_two_devices_that_come_to_the_same_are_one_cell_twice(tmp_path: Path) ->
 def test_few_repeats_are_noted(tmp_path: Path) -> None:
     assert plan(tmp_path, "seeds: 6", "seeds: 3").smoke
     assert "smoke test, not a result" in plan(tmp_path, "seeds: 6", "seeds: 3").notes[-1]
+    assert any(note.startswith("1 repeat makes a smoke") for note in plan(tmp_path, "seeds: 6", "seeds: 1").notes)
     assert "5 pairs cannot be significant" in plan(tmp_path, "seeds: 6", "seeds: 5").notes[-1]
     assert plan(tmp_path).notes == ()
 

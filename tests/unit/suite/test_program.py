@@ -97,6 +97,10 @@ def test_two_commits_of_one_folder_are_two_cells(tmp_path: Path) -> None:
     ("direction: lower", "direction: down", "trial.evaluation.direction"),
     ("{target: 1.5}", "{}", "trial.stop.target: is missing"),
     ("{target: 1.5}", "{target: 1.5, metric: top1}", "trial.stop.metric: evaluation.metric says loss"),
+    ("kind: program, ", "", "trial.engine.kind: an engine with a command (run) is a program: write kind: program"),
+    ("kind: program, ", "kind: programme, ", "trial.engine.kind: an engine with a command (run) is a program"),
+    ('{kind: program, run: [python, train.py, --lr, "{lr}", --seed, "{seed}"]}', "program",
+     "trial.engine: must be a mapping (given: program)"),
     ("run: [", "folder: nowhere, run: [", "trial.engine.folder: no such folder: nowhere"),
     ("run: [", "commit: v9, run: [", "trial.engine.commit: "),
     ("run: [", "commit: 12345e6789, run: [", "must be text (given: inf); in quotes it is text"),
@@ -155,6 +159,13 @@ def test_a_command_without_a_seed_is_said_so(tmp_path: Path) -> None:
     assert not planned(tmp_path).notes[1:]
     notes = planned(tmp_path, SUITE.replace(', --seed, "{seed}"', "")).notes
     assert any("takes no {seed}" in note for note in notes)
+
+
+def test_cells_that_differ_in_a_number_that_the_command_does_not_take_are_named(tmp_path: Path) -> None:
+    text = SUITE + "matrix: {batch.global: [32, 64]}\n"
+    assert "batch 32; batch 64: all run one command with the same arguments" in "; ".join(planned(tmp_path, text).notes)
+    taken = text.replace('"{seed}"', '"{seed}", --batch, "{batch.global}"')
+    assert not any("one command" in note for note in planned(tmp_path, taken).notes)
 
 
 TRAIN = b"print('loss 1')\n"
