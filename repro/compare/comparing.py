@@ -64,7 +64,7 @@ def compare(
         examine(index.cells[one], index.cells[other], trials[one], trials[other], ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,
             planned=plan.design.common, margin=suite.margin if margin is None else margin,
-            margin_declared=margin in (None, suite.margin), horizon=suite.horizon,
+            margin_declared=margin in (None, suite.margin), horizon=suite.horizon_of(chosen),
             refusals=(*doubts.refusals(one, other, spec), *one_of_searches(plan),
                       *(standing.waits if pilot else standing.refusals(one, spec))),
             cautions=(*doubts.reruns(one, other, spec), *doubts.cautions(one, other),

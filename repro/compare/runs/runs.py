@@ -233,7 +233,7 @@ def compared(records: Sequence[Record], found: list[Comparison], metric: Metric 
     """Return comparisons with what a reader must know beside them."""
     record, names = records[-1], _names([item.folder.root for item in records])
     chosen = metric or record.plan.suite.metric
-    horizon = record.plan.suite.horizon
+    horizon = record.plan.suite.horizon_of(chosen)
     told = [(item.is_note, f"{item.line} [{name}]" if len(records) > 1 else item.line)
             for name, each in zip(names, records, strict=True) for item in run_warnings(each)]
     return Compared(

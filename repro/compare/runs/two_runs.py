@@ -83,7 +83,8 @@ def _request(first: Ran, second: Ran, after: Sequence[Result], before: Sequence[
         f"{len(found)} of {run.plan.design.common} planned trials of {run.name} have run; no verdict before all have"
         for run, found in ((first, before), (second, after)) if len(found) < run.plan.design.common)
     return ComparisonRequest(
-        metric=metric, margin=suite.margin, horizon=suite.horizon, paired=not unpaired, cautions=(*cautions, *said),
+        metric=metric, margin=suite.margin, horizon=suite.horizon_of(metric), paired=not unpaired,
+        cautions=(*cautions, *said),
         refusals=(TWO_RUNS, *missing) if clocked else missing, withhold=not clocked)
 
 
