@@ -67,7 +67,7 @@ def compare(
             margin_declared=margin in (None, suite.margin), horizon=suite.horizon_of(chosen),
             refusals=(*doubts.refusals(one, other, spec), *one_of_searches(plan),
                       *(standing.waits if pilot else standing.refusals(one, spec))),
-            cautions=(*doubts.reruns(one, other, spec), *doubts.cautions(one, other),
+            cautions=(*doubts.reruns(spec, (one, other)), *doubts.cautions(one, other),
                       *(() if pilot else standing.cautions(one, other, spec)), *undeclared),
             slots=doubts.slots(one, other), apart=doubts.apart(one, other), carry=doubts.carry(one, other),
             nodes=nodes, alone=(alone[one], alone[other]), unit=unit,
@@ -75,10 +75,11 @@ def compare(
         for one, other in contrasts
     ])
     read_back, chosen_settings = ReadBack(plan, results), Chosen(plan)
+    counted = [item.model_copy(update={"failed_starts": doubts.failed_starts(spec, (item.candidate, item.baseline))})
+               for item in found]
     return [chosen_settings.qualified(item).model_copy(update={
-                "differs": read_back.differences(item.candidate, item.baseline),
-                "failed_starts": doubts.failed_starts(item.candidate, item.baseline, spec)})
-            for item in map(standing.placed, found)]
+                "differs": read_back.differences(item.candidate, item.baseline)})
+            for item in map(standing.placed, counted)]
 
 
 ASKED_AFTERWARDS = "exploratory: it was asked for after the results were seen, so it has no verdict"
