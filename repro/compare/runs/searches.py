@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.compare.cells import CellIndex, contrast_pairs, tuned_levels
+from repro.compare.design.standing import Standing
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.figures import Comparison
 from repro.compare.runs.two_runs import Ran, lacking, run_means
@@ -46,7 +47,7 @@ def over_searches(runs: Sequence[Ran], metric: Metric | None = None) -> list[Com
     shared = [pair for pair in by_levels.values() if all(part in cells for cells in of_runs for part in pair)]
     if not shared:
         raise UsageError("the runs have no contrast in common")
-    found = []
+    found, claimed = [], [Standing(run.plan, run.results) for run in runs]
     for pair in shared:
         ours, theirs = ([cells[part] for cells in of_runs] for part in pair)
         spec = METRICS[chosen]
@@ -55,7 +56,9 @@ def over_searches(runs: Sequence[Ran], metric: Metric | None = None) -> list[Com
             ComparisonRequest(
                 metric=chosen, primary=pair == primary and chosen == plan.suite.metric,
                 margin=plan.suite.margin, cautions=(UNIT,),
-                refusals=(*lacking(runs, ours, spec), *lacking(runs, theirs, spec)))))
+                refusals=(*lacking(runs, ours, spec), *lacking(runs, theirs, spec),
+                          *(f"{run.name}: {text}" for run, standing, cell in zip(runs, claimed, ours, strict=True)
+                            for text in standing.unclaimed(cell.cell_id, spec))))))
     return judged(found)
 
 
