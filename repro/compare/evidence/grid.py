@@ -14,6 +14,7 @@ from statistics import fmean
 from repro import stats
 from repro.compare.evidence.pairing import CellTrials, Observed
 from repro.core.numbers import known_median
+from repro.record.result.result_warnings import init_excess
 from repro.record.result.results import Bracket
 from repro.suite.metrics import MetricSpec
 
@@ -121,13 +122,10 @@ def _width(result: Observed, found: Bracket, spec: MetricSpec, value: float) -> 
 
 def _confirming(result: Observed, found: Bracket, spec: MetricSpec) -> float:
     """Return the time from the first hit to the evaluation that established the target."""
-    if result.samples_to_target in (None, found.hit_samples):
-        return 0.0
-    last = next((point for point in result.curve if point.samples == result.samples_to_target), None)
-    if last is None:
-        return 0.0
-    first = _train_seconds(result, found.hit_samples) if spec.watched == "train" else found.hit_wall_seconds
-    return 0.0 if first is None else (last.train_seconds if spec.watched == "train" else last.wall_seconds) - first
+    training = spec.watched == "train"
+    first = _train_seconds(result, found.hit_samples) if training else found.hit_wall_seconds
+    last = result.at("tta_train" if training else "tta_wall")
+    return 0.0 if first is None or last is None else max(0.0, last - init_excess(result.init_seconds) - first)
 
 
 def _train_seconds(result: Observed, samples: int) -> float | None:

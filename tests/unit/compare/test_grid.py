@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from repro.compare import Comparison, contrast
+from repro.compare.design.pooled import pool
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.grid import Grid, span_of, unlike_grids
 from repro.compare.evidence.stage import Stage
@@ -69,6 +70,22 @@ def test_hits_that_confirm_the_target_move_the_bracket() -> None:
                                      "tta_train": 10.0})
     assert spanned(trial, "tta_wall") == pytest.approx((8.8, 9.9))
     assert spanned(trial, "tta_train") == pytest.approx((8.0, 9.0))
+
+
+@pytest.mark.parametrize("metric", ["tta_wall", "tta_train", "tta_cold"])
+def test_hits_that_confirm_the_target_move_the_bracket_without_counts_and_in_means_too(metric: str) -> None:
+    """Four more hits confirm it, at half of the time again: without the move the bracket looks half as wide."""
+    first = seen(CANDIDATE, 0, 8.5, 1.0)
+    later = tuple(Point(samples=1000 * k, epochs=k, wall_seconds=1.1 * k, train_seconds=k, value=0.9)
+                  for k in range(10, 14))
+    trial = first.model_copy(update={"curve": (*first.curve, *later), "samples_to_target": 13_000, "tta_wall": 14.3,
+                                     "tta_train": 13.0, "tta_cold": 15.3})
+    wanted = spanned(trial, metric)
+    assert spanned(trial.model_copy(update={"samples_to_target": None}), metric) == wanted
+    mean, = pool([{0: trial}, {0: trial}])
+    pooled = span_of(mean, METRICS[metric], mean.at(METRICS[metric].path) or 0.0)
+    assert pooled is not None and wanted is not None
+    assert pooled[0] / pooled[1] == pytest.approx(wanted[0] / wanted[1])
 
 
 @pytest.mark.parametrize("metric", TIMES)
