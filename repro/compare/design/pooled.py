@@ -64,7 +64,8 @@ def pool(cells: Sequence[Mapping[int, Observed]]) -> list[MeanTrial]:
 def _pooled(seed: int, trials: Sequence[Observed]) -> MeanTrial:
     # The evaluations that all trials have, by which grids are compared.
     curve = tuple(
-        Point(samples=round(_mean(point.samples for point in points) or 0), epochs=0.0, value=None,
+        Point(samples=round(_mean(point.samples for point in points) or 0), value=None,
+              epochs=_mean((point.epochs for point in points), 0.0) or 0.0,
               wall_seconds=_mean((point.wall_seconds for point in points), 0.0) or 0.0,
               train_seconds=_mean((point.train_seconds for point in points), 0.0) or 0.0)
         for points in zip(*(item.curve for item in trials), strict=False))

@@ -108,6 +108,37 @@ def test_unlike_grids_alone_give_no_verdict(metric: str, steps: tuple[float, flo
     assert all(any("the evaluation grids differ" in text for text in item.cautions) for item in found)
 
 
+def numbered(trial: Result, epoch: float = 0.0) -> Result:
+    """The same of a program that states no step, but perhaps the epoch."""
+    return trial.model_copy(update={"samples_to_target": None, "curve": tuple(
+        point.model_copy(update={"samples": k, "epochs": epoch * k}) for k, point in enumerate(trial.curve, 1))})
+
+
+def numbered_both(ratio: float, steps: tuple[float, float], seed: int, epochs: tuple[float, float]) -> Comparison:
+    rng = np.random.default_rng(seed)
+    sides = [[numbered(seen(cell, k, scale * 10 * value, step), epoch) for k, value in enumerate(rng.lognormal(
+        0, 0.02, 10))] for cell, scale, step, epoch in zip(
+        (CANDIDATE, BASELINE), (ratio, 1.0), steps, epochs, strict=True)]
+    return contrast(CANDIDATE, BASELINE, *sides, "tta_wall", primary=True)
+
+
+@pytest.mark.parametrize("steps", [(0.5, 1.9), (1.9, 0.1)])
+def test_numbered_evaluations_that_are_further_apart_alone_give_no_verdict(steps: tuple[float, float]) -> None:
+    """Equal programs, of which one prints its quality more often: all 20 were called different."""
+    found = [numbered_both(1.0, steps, seed, (0.0, 0.0)) for seed in range(20)]
+    assert sum(item.verdict in ("faster", "slower", "same") for item in found) <= 1
+    assert all(any("no step is stated, and evaluations are" in text for text in item.cautions) for item in found)
+    other = numbered_both(1.0, steps, 1, (0.05, 0.2))
+    assert other.verdict == "inconclusive", "their epochs differ"
+
+
+def test_programs_with_equal_epochs_or_clearly_faster_ones_need_no_steps() -> None:
+    assert numbered_both(0.5, (0.5, 1.0), 1, (0.0, 0.0)).verdict == "faster"
+    assert numbered_both(0.9, (0.9, 1.0), 1, (0.0, 0.0)).verdict == "faster"
+    found = numbered_both(0.7, (1.4, 2.0), 1, (0.2, 0.2))
+    assert found.verdict == "faster" and not any("grids" in text for text in found.cautions)
+
+
 def test_unlike_grids_leave_a_difference_that_they_cannot_produce() -> None:
     found = both(2.0, (1.0, 1.1), 10, 1, "tta_wall")
     assert found.verdict == "slower"
