@@ -178,3 +178,10 @@ def test_a_complete_cell_has_its_spread_and_marks_outliers_without_losing_them()
     assert found.values[-1] == 30.0
     assert found.coefficient_of_variation == pytest.approx(0.58774, abs=1e-5)
     assert found.reached_by == () and found.restricted is None
+
+
+def test_a_target_that_is_reached_before_the_first_step_is_not_taken_for_a_late_one() -> None:
+    counts = [0, 0, 100, 200, 300]
+    found = summarize(BASELINE, [result(BASELINE, k, 1.0 + k, samples_to_target=count)
+                                 for k, count in enumerate(counts)], "samples")
+    assert (found.ok, found.values, found.median) == (5, (100.0, 200.0, 300.0), 100.0)
