@@ -9,6 +9,7 @@ import pytest
 
 from repro.compare import Comparison, contrast
 from repro.compare.evidence.evidence import ComparisonRequest, Evidence, examine
+from repro.compare.verdict.condition import parse
 from repro.compare.verdict.verdict import judged
 from repro.record.result.results import Bracket, Result
 from repro.record.result.status import Status
@@ -60,6 +61,19 @@ def test_four_equal_pairs_are_no_result_however_equal() -> None:
     assert of(1.0, 4).verdict == "inconclusive"
     assert any("smoke test" in text for text in of(1.0, 4).cautions)
     assert of(1.0, 5).verdict == "same"  # a one-sided exact test reaches 1/32
+
+
+def test_trials_that_are_not_paired_can_be_the_same() -> None:
+    def unpaired(ratio: float, n: int) -> Comparison:
+        ours, theirs = ([result(cell, k, scale * (1 + 0.002 * ((k * step) % 5))) for k in range(n)]
+                        for cell, scale, step in ((CANDIDATE, ratio, 2), (BASELINE, 1.0, 3)))
+        return contrast(CANDIDATE, BASELINE, ours, theirs, "tta_wall", primary=True, paired=False)
+
+    found = unpaired(1.0, 10)
+    assert found.verdict == "same" and found.because.startswith("the 90 % interval ")
+    assert parse("same").failure(found) and not parse("not-same").failure(found)
+    assert unpaired(1.06, 10).verdict == "slower"
+    assert unpaired(1.0, 4).verdict == "inconclusive"
 
 
 def test_a_difference_inside_the_margin_says_so() -> None:
