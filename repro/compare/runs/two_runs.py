@@ -122,17 +122,20 @@ def forced(first: Ran, second: Ran, force: bool) -> tuple[str, ...]:
 
 def _cautions(first: Ran, second: Ran) -> tuple[str, ...]:
     """Return cautions: two runs are never interleaved, and may be from different machines."""
-    found = ["the runs were made one after the other, not interleaved: a change of the machine looks like a change of "
-             "the cells"]
+    return ("the runs were made one after the other, not interleaved: a change of the machine looks like a change of "
+            "the cells", *_differing(first, second))
+
+
+def _differing(first: Ran, second: Ran) -> tuple[str, ...]:
+    """Return the caution that two runs are of different machines, libraries or code."""
     one, other = first.environment, second.environment
-    if one is not None and other is not None:
-        differ = [name for name in ("cpu", "cores", "device", "devices", "python", "commit")
-                  if getattr(one, name) != getattr(other, name)]
-        differ += sorted({name for name, _ in one.libraries.items() ^ other.libraries.items()})
-        differ += changed_plugins(one, other)
-        if differ:
-            found.append(f"the runs differ in {', '.join(differ)}")
-    return tuple(found)
+    if one is None or other is None:
+        return ()
+    differ = [name for name in ("cpu", "cores", "device", "devices", "python", "commit")
+              if getattr(one, name) != getattr(other, name)]
+    differ += sorted({name for name, _ in one.libraries.items() ^ other.libraries.items()})
+    differ += changed_plugins(one, other)
+    return (f"the runs differ in {', '.join(differ)}",) if differ else ()
 
 
 UNIT = ("each figure is the geometric mean of one run's trials: the run is the unit, because its trials share the "
@@ -159,7 +162,8 @@ def versus_several(
     every = [*before, *after]
     if METRICS[metric or after[0].plan.suite.metric].clocked:
         require_turns(before, after)
-    cautions = dict.fromkeys((UNIT, *(text for other in every[1:] for text in forced(every[0], other, force))))
+    cautions = dict.fromkeys((UNIT, *(text for other in every[1:] for text in (
+        *forced(every[0], other, force), *_differing(every[0], other)))))
     plan = after[0].plan
     chosen = metric or plan.suite.metric
     cells = [cell for cell in plan.cells if all(cell.cell_id in {item.cell_id for item in run.plan.cells}

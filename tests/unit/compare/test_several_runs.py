@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,15 @@ def test_a_machine_in_another_state_each_run_is_no_difference(plan: Plan) -> Non
 
 def test_a_difference_larger_than_what_runs_differ_by_is_found(plan: Plan) -> None:
     assert [versus_several(*sides(plan, seed, 1.1))[0].verdict for seed in range(10)].count("slower") >= 9
+
+
+def test_runs_on_another_machine_say_so(plan: Plan) -> None:
+    before, after = sides(plan, 1, 0.8)
+    assert not any("differ" in text for text in versus_several(before, after)[0].cautions)
+    moved = [replace(item, environment=sample_environment(item.environment.started_ms).model_copy(
+        update={"cpu": "another", "cores": 64})) for item in after if item.environment is not None]
+    found = versus_several(before, moved)[0]
+    assert found.verdict == "faster" and found.cautions.count("the runs differ in cpu, cores") == 1
 
 
 def test_four_runs_of_each_are_no_result(plan: Plan) -> None:
