@@ -12,6 +12,7 @@ from repro.compare.runs.runs import Compared, compare_runs
 from repro.compare.runs.searches import over_searches
 from repro.compare.runs.two_runs import Ran
 from repro.core.errors import SuiteError, UsageError
+from repro.record.folder.store import read_record
 from repro.suite.model import Trial
 from tests.hostile_records import invoke_words
 from tests.made_tuned import TUNED, make_tuned, tuned_course
@@ -86,6 +87,20 @@ def test_a_contest_over_searches_calls_nothing_faster_without_its_claims(tmp_pat
     good = [replace(run, results=[item.model_copy(update={"final": 0.95 + item.repeat / 1000})
                                   for item in run.results]) for run in runs]
     assert next(item for item in over_searches(good) if item.primary).verdict == "faster"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_contender_that_one_search_lost_is_named_and_not_left_out(tmp_path: Path, number: int) -> None:
+    runs = [Ran(path.name, record.plan, record.results) for path in searched(tmp_path, factor=3.0)
+            for record in [read_record(path)]]
+    plan = runs[number].plan
+    cells = tuple(cell for cell in plan.cells if not cell.label.startswith("digits, adamw"))
+    runs[number] = replace(runs[number], plan=plan.model_copy(update={"cells": cells}))
+    found = over_searches(runs)
+    primary = next(item for item in found if item.primary)
+    assert (primary.verdict, primary.because) == ("inconclusive", f"one of the two was not scored in s{number}")
+    assert [item.verdict for item in found if item is not primary] == ["slower"]
 
 
 @pytest.mark.slow
