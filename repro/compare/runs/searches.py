@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.compare.cells import CellIndex, contrast_pairs, tuned_levels
+from repro.compare.comparing import asked_otherwise
 from repro.compare.design.standing import Standing
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.figures import Comparison
@@ -56,7 +57,7 @@ def over_searches(runs: Sequence[Ran], metric: Metric | None = None) -> list[Com
             known[pair[0]], known[pair[1]], run_means(both, ours, spec), run_means(both, theirs, spec),
             ComparisonRequest(
                 metric=chosen, primary=pair == primary and chosen == plan.suite.metric,
-                margin=plan.suite.margin, cautions=(UNIT,),
+                margin=plan.suite.margin, cautions=(UNIT, *asked_otherwise(plan.suite, chosen)),
                 refusals=(*(f"one of the two was not scored in {run.name}"
                             for run, has in zip(runs, scored, strict=True) if not has),
                           *lacking(both, ours, spec), *lacking(both, theirs, spec),

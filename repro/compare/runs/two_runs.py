@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from repro.compare.cells import Named, by_cell
+from repro.compare.comparing import asked_otherwise
 from repro.compare.design.pooled import MeanTrial, mean_bracket, means
 from repro.compare.design.standing import Standing
 from repro.compare.evidence.evidence import ComparisonRequest, examine
@@ -51,8 +52,8 @@ def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = 
     Raises:
         UsageError: the suite digests or the methods differ without `force`, or the runs share no cell.
     """
-    cautions = (*forced(first, second, force), *_cautions(first, second))
     chosen = metric or second.plan.suite.metric
+    cautions = (*forced(first, second, force), *_cautions(first, second), *asked_otherwise(second.plan.suite, chosen))
     earlier = {cell.cell_id: cell for cell in first.plan.cells}
     shared = [cell for cell in second.plan.cells if cell.cell_id in earlier]
     if not shared:
@@ -162,10 +163,10 @@ def versus_several(
     every = [*before, *after]
     if METRICS[metric or after[0].plan.suite.metric].clocked:
         require_turns(before, after)
-    cautions = dict.fromkeys((UNIT, *(text for other in every[1:] for text in (
-        *forced(every[0], other, force), *_differing(every[0], other)))))
     plan = after[0].plan
     chosen = metric or plan.suite.metric
+    cautions = dict.fromkeys((UNIT, *(text for other in every[1:] for text in (
+        *forced(every[0], other, force), *_differing(every[0], other))), *asked_otherwise(plan.suite, chosen)))
     cells = [cell for cell in plan.cells if all(cell.cell_id in {item.cell_id for item in run.plan.cells}
                                                 for run in every)]
     if not cells:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from repro.compare.runs.two_runs import Ran, require_turns, turns, versus_several
+from repro.compare.runs.two_runs import Ran, require_turns, turns, versus, versus_several
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
 from repro.record.result.results import Bracket, Result
@@ -69,6 +69,14 @@ def test_runs_on_another_machine_say_so(plan: Plan) -> None:
         update={"cpu": "another", "cores": 64})) for item in after if item.environment is not None]
     found = versus_several(before, moved)[0]
     assert found.verdict == "faster" and found.cautions.count("the runs differ in cpu, cores") == 1
+
+
+def test_a_metric_that_was_not_declared_says_so_in_any_comparison_of_runs(plan: Plan) -> None:
+    before, after = sides(plan, 1, 0.8)
+    for compared in (versus_several(before, after, "step_time"), versus(before[0], after[0], "step_time")):
+        assert any("the metric step_time was not declared" in text for text in compared[0].cautions)
+    for compared in (versus_several(before, after), versus(before[0], after[0])):
+        assert not any("not declared" in text for text in compared[0].cautions)
 
 
 def test_four_runs_of_each_are_no_result(plan: Plan) -> None:
