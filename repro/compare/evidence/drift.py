@@ -190,8 +190,7 @@ class Doubts:
     def reruns(self, spec: MetricSpec, *pairs: tuple[str, str]) -> tuple[str, ...]:
         """Return the caution about failed starts of these pairs of cells that ran again."""
         starts = self.failed_starts(spec, *pairs)
-        return () if starts is None else (
-            f"{starts.words} ran again: which times are left may depend on what made the others fail",)
+        return () if starts is None else (starts.caution,)
 
     def apart(self, candidate: str, baseline: str) -> frozenset[int]:
         """Return the repeats whose two trials did not run in one block."""

@@ -177,7 +177,7 @@ def _several(
     names = _names([record.folder.root for record in records])
     for one, other in combinations(range(len(records)), 2):
         _refuse_copies(records[one], records[other], (names[one], names[other]))
-    ran = [Ran(name, record.plan, record.results, record.environment)
+    ran = [Ran(name, record.plan, record.results, record.environment, record.execution)
            for name, record in zip(names, records, strict=True)]
     if not before and any(record.plan.searches > 1 for record in records):
         return compared(records, over_searches(ran, metric), metric)

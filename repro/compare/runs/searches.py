@@ -15,7 +15,7 @@ from repro.compare.comparing import asked_otherwise
 from repro.compare.design.standing import Standing
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.figures import Comparison
-from repro.compare.runs.two_runs import Ran, lacking, run_means
+from repro.compare.runs.two_runs import Ran, lacking, run_means, starts_of, with_failed_starts
 from repro.compare.verdict.verdict import judged
 from repro.core.errors import UsageError
 from repro.record.environment.differences import changed_data
@@ -48,11 +48,12 @@ def over_searches(runs: Sequence[Ran], metric: Metric | None = None) -> list[Com
     primary = by_levels.get(declared) if declared else None
     if not by_levels:
         raise UsageError("the runs have no contrast in common")
-    found, spec = [], METRICS[chosen]
+    found, starts, spec = [], [], METRICS[chosen]
     for pair in by_levels.values():
         scored = [cells.keys() >= set(pair) for cells in of_runs]
         both = [run for run, has in zip(runs, scored, strict=True) if has]
         ours, theirs = ([cells[part] for cells, has in zip(of_runs, scored, strict=True) if has] for part in pair)
+        starts.append((starts_of(both, ours, spec), starts_of(both, theirs, spec)))
         found.append(examine(
             known[pair[0]], known[pair[1]], run_means(both, ours, spec), run_means(both, theirs, spec),
             ComparisonRequest(
@@ -63,7 +64,7 @@ def over_searches(runs: Sequence[Ran], metric: Metric | None = None) -> list[Com
                           *lacking(both, ours, spec), *lacking(both, theirs, spec),
                           *(f"{run.name}: {text}" for run, cell in zip(both, ours, strict=True)
                             for text in Standing(run.plan, run.results).unclaimed(cell.cell_id, spec))))))
-    return judged(found)
+    return [with_failed_starts(item, *each) for item, each in zip(judged(found), starts, strict=True)]
 
 
 def _require_all(runs: Sequence[Ran]) -> None:

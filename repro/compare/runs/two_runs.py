@@ -9,13 +9,16 @@ from repro.compare.cells import Named, by_cell
 from repro.compare.comparing import asked_otherwise
 from repro.compare.design.pooled import MeanTrial, mean_bracket, means
 from repro.compare.design.standing import Standing
+from repro.compare.evidence.blocks import blocks_of
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.pairing import PAIRED_HASHES, cell_trials, mismatch
 from repro.compare.figures import Comparison
+from repro.compare.qualifiers import Failures
 from repro.compare.verdict.verdict import judged
 from repro.core.errors import UsageError
 from repro.record.environment.differences import changed_data, changed_plugins
 from repro.record.environment.environment import Environment
+from repro.record.folder.execution import Execution
 from repro.record.result.results import Result
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import Metric
@@ -36,6 +39,7 @@ class Ran:
     plan: Plan
     results: Sequence[Result]
     environment: Environment | None = None
+    execution: Execution | None = None
 
 
 def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = False) -> list[Comparison]:
@@ -173,7 +177,7 @@ def versus_several(
         raise UsageError("the runs have no cell in common")
     words = ["1 run" if len(side) == 1 else f"{len(side)} runs" for side in (before, after)]
     claimed = [(run.name, Standing(run.plan, run.results)) for run in after]
-    return judged([
+    found = judged([
         examine(
             Named(cell.cell_id, f"{cell.label} [{words[1]}]", cell.choices),
             Named(cell.cell_id, f"{cell.label} [{words[0]} against]", cell.choices),
@@ -187,6 +191,29 @@ def versus_several(
         )
         for cell in cells
     ])
+    spec = METRICS[chosen]
+    return [with_failed_starts(item, starts_of(after, [cell] * len(after), spec),
+                               starts_of(before, [cell] * len(before), spec))
+            for item, cell in zip(found, cells, strict=True)]
+
+
+def starts_of(runs: Sequence[Ran], cells: Sequence[Cell], spec: MetricSpec) -> tuple[int, int]:
+    """Return (trials of these runs of which a start failed and ran again, all their trials); (0, 0) if no clock is in
+    the metric."""
+    if not spec.clocked:
+        return 0, 0
+    every = list(zip(runs, cells, strict=True))
+    return (sum(blocks_of(run.plan, run.results, run.execution).crashed.get(cell.cell_id, 0) for run, cell in every),
+            sum(item.cell_id == cell.cell_id for run, cell in every for item in run.results))
+
+
+def with_failed_starts(found: Comparison, ours: tuple[int, int], theirs: tuple[int, int]) -> Comparison:
+    """Return a comparison of runs with the failed starts of both sides that ran again."""
+    if not ours[0] + theirs[0]:
+        return found
+    starts = Failures(candidate=ours[0], candidate_trials=ours[1], baseline=theirs[0], baseline_trials=theirs[1],
+                      starts=True)
+    return found.model_copy(update={"failed_starts": starts, "cautions": (starts.caution, *found.cautions)})
 
 
 def require_turns(before: Sequence[Ran], after: Sequence[Ran]) -> None:
