@@ -169,7 +169,7 @@ def measured(record: Record, claim: Claimed, kept: Mapping[str, set[int]] | None
     stopped = standing.after_stop(pair)
     mean = _mean(list(logs.values())) if stopped is None else MeanLog(stopped.value, stopped.error, stopped.freedom)
     spec = METRICS[claim.metric]
-    return Found(mean, logs, sides=sides, evidence=found, starts=doubts.failed_starts(*pair, spec),
+    return Found(mean, logs, sides=sides, evidence=found, starts=doubts.failed_starts(spec, pair),
                  exaggerates=kept is None and standing.ended_open(pair), apart=coarseness(sides, spec))
 
 

@@ -87,9 +87,15 @@ class Alone:
     @property
     def words(self) -> str:
         """`alone: the record faster, 0.9937 (0.9901 to 0.9973); the new run inconclusive`."""
-        said = (f"{where} {item.spoken if item.reachable else 'has too few pairs to tell'}{_ratio_words(item)}"
+        said = (f"{where} {_alone_words(item)}{_ratio_words(item)}"
                 for where, item in (("the record", self.record), ("the new run", self.again)))
         return f"alone: {'; '.join(said)}"
+
+
+def _alone_words(item: Comparison) -> str:
+    if item.refused:
+        return "has no verdict of its own"
+    return item.spoken if item.reachable else "has too few pairs to tell"
 
 
 def _ratio_words(item: Comparison) -> str:
@@ -272,6 +278,8 @@ def _claim(
         answer, because = _answer(found, before, after, claim, look, is_exact=not moved.error)
     cautions = ["the record: it ended at an open-ended look (anytime), so its ratio is on average too far from 1, and "
                 "an answer about it errs in more than 5 % (docs/reproduce.md)"] if before.exaggerates else []
+    if alone is not None and alone.record.refused:
+        cautions.append(f"the record has no verdict of its own: {alone.record.because}")
     cautions += [f"{where}: {text}" for where, side in (("the record", before), ("the new run", after))
                 for text in _cautions(side)]
     if answer != "inconclusive" and before.mean is not None:

@@ -20,10 +20,17 @@ from repro.record.folder.execution import Execution
 from repro.record.folder.store import without_collector
 from repro.record.result.results import Result
 from repro.suite.metrics import METRICS
-from repro.suite.model import MARGIN, Metric, Unit
+from repro.suite.model import MARGIN, Metric, Suite, Unit
 from repro.suite.planning.plan import Plan
 
 UNDECLARED = "{what}: the best of k of them shows a difference where there is none in up to 1 - 0.95^k (3: 14 %)"
+
+
+def asked_otherwise(suite: Suite, metric: Metric, baseline: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+    """Return the cautions on a metric or a baseline that the suite does not declare."""
+    return tuple(UNDECLARED.format(what=f"{what} was not declared") for what, other in (
+        (f"the metric {metric}", metric != suite.metric), ("this baseline", baseline not in (None, suite.baseline)))
+        if other)
 
 
 @without_collector()  # else every result of the record is visited again for every few contrasts
@@ -53,9 +60,7 @@ def compare(
     chosen = metric or suite.metric
     index = CellIndex(plan.cells)
     first, contrasts = (None, [only]) if only else contrast_pairs(index, suite, baseline)
-    undeclared = [UNDECLARED.format(what=f"{what} was not declared") for what, other in (
-        (f"the metric {chosen}", chosen != suite.metric), ("this baseline", baseline not in (None, suite.baseline)))
-        if other and not pilot]
+    undeclared = () if pilot else asked_otherwise(suite, chosen, baseline)
     standing, spec = Standing(plan, results, execution), METRICS[chosen]
     trials, doubts = by_cell(standing.used), drift.doubts(plan, standing.used, execution)
     unit: Unit = "block" if plan.has_twins else suite.unit
@@ -64,10 +69,10 @@ def compare(
         examine(index.cells[one], index.cells[other], trials[one], trials[other], ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,
             planned=plan.design.common, margin=suite.margin if margin is None else margin,
-            margin_declared=margin in (None, suite.margin), horizon=suite.horizon,
+            margin_declared=margin in (None, suite.margin), horizon=suite.horizon_of(chosen),
             refusals=(*doubts.refusals(one, other, spec), *one_of_searches(plan),
                       *(standing.waits if pilot else standing.refusals(one, spec))),
-            cautions=(*doubts.reruns(one, other, spec), *doubts.cautions(one, other),
+            cautions=(*doubts.reruns(spec, (one, other)), *doubts.cautions(one, other),
                       *(() if pilot else standing.cautions(one, other, spec)), *undeclared),
             slots=doubts.slots(one, other), apart=doubts.apart(one, other), carry=doubts.carry(one, other),
             nodes=nodes, alone=(alone[one], alone[other]), unit=unit,
@@ -75,10 +80,11 @@ def compare(
         for one, other in contrasts
     ])
     read_back, chosen_settings = ReadBack(plan, results), Chosen(plan)
+    counted = [item.model_copy(update={"failed_starts": doubts.failed_starts(spec, (item.candidate, item.baseline))})
+               for item in found]
     return [chosen_settings.qualified(item).model_copy(update={
-                "differs": read_back.differences(item.candidate, item.baseline),
-                "failed_starts": doubts.failed_starts(item.candidate, item.baseline, spec)})
-            for item in map(standing.placed, found)]
+                "differs": read_back.differences(item.candidate, item.baseline)})
+            for item in map(standing.placed, counted)]
 
 
 ASKED_AFTERWARDS = "exploratory: it was asked for after the results were seen, so it has no verdict"

@@ -20,7 +20,6 @@ from repro.compare.verdict.convergence import Convergence, check
 from repro.compare.verdict.family import error_budget
 from repro.record.folder.store import Record
 from repro.record.tuning import TuningCost, cost_of
-from repro.suite.metrics import METRICS
 
 
 class Findings:
@@ -138,16 +137,12 @@ class Findings:
         return tuple(self.summary(cell.cell_id) for cell in self.record.plan.cells)
 
     def summary(self, cell_id: str, metric: Metric | None = None) -> Summary:
-        """Return one cell by a metric; None: the declared one.
-
-        The horizon of the suite holds for metrics in the unit of the declared one.
-        """
+        """Return one cell by a metric; None: the declared one."""
         suite = self.record.plan.suite
         name = metric or suite.metric
         if (cell_id, name) not in self._summaries:
-            horizon = suite.horizon if METRICS[name].unit == METRICS[suite.metric].unit else None
             self._summaries[cell_id, name] = summarize(
-                self.record.cell(cell_id), self.record.of_cell(cell_id), name, horizon)
+                self.record.cell(cell_id), self.record.of_cell(cell_id), name, suite.horizon_of(name))
         return self._summaries[cell_id, name]
 
 

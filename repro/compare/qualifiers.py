@@ -45,6 +45,11 @@ class Failures(Frozen):
         what = "failed starts" if self.starts else "failures"
         return f"{what} {self.candidate} of {self.candidate_trials} against {self.baseline} of {self.baseline_trials}"
 
+    @property
+    def caution(self) -> str:
+        """The words of failed starts beside a verdict."""
+        return f"{self.words} ran again: which times are left may depend on what made the others fail"
+
     def of(self, verdict: str) -> str:
         """Return what a verdict must not be said without: that the quicker cell fails more often; "" if it does not."""
         if not self.more or WINNER.get(verdict) != self.more:

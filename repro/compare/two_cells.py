@@ -11,7 +11,7 @@ from repro.compare.comparing import ASKED_AFTERWARDS, explore
 from repro.compare.figures import Comparison
 from repro.compare.findings import findings
 from repro.compare.runs.runs import Compared, check_metric, compared, judged_by, metric_refusal
-from repro.compare.verdict.condition import parse
+from repro.compare.verdict.condition import VerdictCondition, parse
 from repro.core.errors import UsageError, nearest
 from repro.record.folder.store import Record, read_record
 from repro.record.result.results import figure
@@ -24,10 +24,18 @@ def compare_two(run: Path, candidate: str, baseline: str, metric: str | None, fa
 
     Args:
         fail_if: conditions on the comparison.
+
+    Raises:
+        UsageError: as `compare_cells`, or a condition is a verdict that two cells chosen afterwards never have: a gate
+            that cannot fail.
     """
-    record = read_record(run)
+    record, conditions = read_record(run), [parse(text) for text in fail_if]
     found = compare_cells(record, candidate, baseline, metric)
-    return judged_by(compared([record], [found], METRICS[found.metric].name), [parse(text) for text in fail_if])
+    idle = next((item for item in conditions if isinstance(item, VerdictCondition) and not item.wanted), None)
+    if idle is not None and found.because.startswith(ASKED_AFTERWARDS):
+        raise UsageError(f"--fail-if {idle.text!r}: can never hold, because the suite does not declare this contrast, "
+                         "so it has no verdict; declare it, or test an end of the interval, like 'ratio.low > 1'")
+    return judged_by(compared([record], [found], METRICS[found.metric].name), conditions)
 
 
 def compare_cells(

@@ -15,6 +15,7 @@ from statistics import geometric_mean
 import numpy as np
 
 from repro import stats
+from repro.compare.evidence.pairing import is_meaningless
 from repro.compare.figures import Estimate, bounds
 from repro.core import pattern
 from repro.core.errors import UsageError
@@ -234,9 +235,13 @@ def _times(field: Field, scale: MetricSpec) -> _Times:
     for name in field.contenders:
         for workload in field.workloads:
             entry = field.entries[name, workload]
+            trials = [item for item in entry.record.of_cell(entry.cell.cell_id) if meaning(item.status).counts]
             # The figure of every seed that tells about the cell, None for a miss.
-            found = seeds[name, workload] = [figure(item, scale) for item in entry.record.of_cell(entry.cell.cell_id)
-                                             if meaning(item.status).counts]
+            found = seeds[name, workload] = [figure(item, scale) for item in trials]
+            if wrong := next((item for item, value in zip(trials, found, strict=True) if meaning(item.status).reached
+                              and (value is None or is_meaningless(value))), None):
+                raise UsageError(f"{name} on {workload}: {wrong.trial_id} reached the target, but has no {scale.noun} "
+                                 "that a score can be computed from")
             if not found:
                 raise UsageError(f"{name} on {workload}: no trial has run that can be scored")
             median = float(stats.resampled_medians(found, np.arange(len(found))[None, :])[0])

@@ -12,6 +12,8 @@ Word = Literal["faster", "slower", "higher", "lower"]
 OF_STEPS = frozenset({"step_seconds", "train_samples_per_second", "tokens_per_second", "mfu", "input_wait_seconds",
                       "operation.median_seconds", "operation.items_per_second"})
 """Paths of figures of training steps, or of operations, alone."""
+OF_WHOLE_TRIALS = frozenset({"run_seconds", "controller_bytes", "bytes_sent", "busiest_bytes", "final"})
+"""Paths of figures that a trial has at its end: one that was cut short has less of them, or an earlier one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,11 @@ class MetricSpec:
     def by_training(self) -> bool:
         """Training alone decides the figure, so a training that is repeated has it again."""
         return self.fixed_budget or (self.to_target and not self.clocked)
+
+    @property
+    def of_whole_trial(self) -> bool:
+        """A trial that did not train to its target or through its budget has none."""
+        return self.path in OF_WHOLE_TRIALS
 
     @property
     def drift_sign(self) -> float:

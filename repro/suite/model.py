@@ -173,6 +173,11 @@ class Suite(SuitePart):
         """The metric of the declared contrast, else that of the trials' kind and design."""
         return self.primary.metric if self.primary else self.default_metric
 
+    def horizon_of(self, metric: Metric) -> float | None:
+        """Return the horizon in the unit of a metric: seconds, or samples if the declared metric is; None: none."""
+        in_samples = [METRICS[name].watched == "samples" for name in (metric, self.metric)]
+        return self.horizon if in_samples[0] == in_samples[1] else None
+
     @property
     def default_metric(self) -> Metric:
         """The metric where no contrast is declared."""

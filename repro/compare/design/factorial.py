@@ -144,8 +144,9 @@ def main_effects(
     return [
         MainEffect(factor=item.match.factor, level=item.match.candidate.label, reference=item.match.baseline.label,
                    combinations=len(item.pairs), incomplete=item.match.incomplete, failed=item.failed,
-                   pooled=chosen.qualified(verdict, item.pairs).model_copy(update={"differs": tuple(dict.fromkeys(
-                       found for pair in item.pairs for found in read_back.differences(*pair)))}),
+                   pooled=chosen.qualified(verdict, item.pairs).model_copy(update={
+                       "failed_starts": doubts.failed_starts(asked.scale, *item.pairs), "differs": tuple(dict.fromkeys(
+                           found for pair in item.pairs for found in read_back.differences(*pair)))}),
                    interactions=differences)
         for item, verdict, differences in zip(measured, verdicts, found, strict=True)
     ]
@@ -172,7 +173,8 @@ def _measure(
     pairs = {key: pair for key, pair in every.items() if not pair.failed}
     names = tuple((one.cell_id, other.cell_id) for one, other in (pair.cells for pair in pairs.values()))
     asked = replace(asked, refusals=(*asked.refusals, *_first(doubts.refusals(*name, asked.scale) for name in names)),
-                    cautions=_first(doubts.cautions(*name) for name in names), slots=_slots(names, doubts),
+                    cautions=(*doubts.reruns(asked.scale, *names), *_first(doubts.cautions(*name) for name in names)),
+                    slots=_slots(names, doubts),
                     apart=frozenset().union(*(doubts.apart(*name) for name in names)))
     designs = {design_of(cell) for pair in pairs.values() for cell in pair.cells}
     design = designs.pop() if len(designs) == 1 else None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from repro.compare.cells import CellIndex, primary_pair
+from repro.compare.cells import CellIndex, by_cell, primary_pair
 from repro.compare.evidence import drift
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.stage import Stage
@@ -100,13 +100,14 @@ def take_look(
     sides = [[item for item in known if item.cell_id == name] for name in pair]
     if any({item.repeat for item in side} != set(range(stage.n)) for side in sides):
         return None
-    doubts = drift.doubts(plan, known, execution)
+    doubts, spec = drift.doubts(plan, known, execution), METRICS[plan.suite.metric]
+    alone = by_cell(execution.alone if execution else ())
     found = judged([examine(index.cells[pair[0]], index.cells[pair[1]], sides[0], sides[1], ComparisonRequest(
         metric=plan.suite.metric, primary=True, planned=stage.n, margin=plan.suite.margin, horizon=plan.suite.horizon,
-        refusals=doubts.refusals(*pair, METRICS[plan.suite.metric]), cautions=doubts.cautions(*pair),
+        refusals=doubts.refusals(*pair, spec), cautions=(*doubts.reruns(spec, pair), *doubts.cautions(*pair)),
         slots=doubts.slots(*pair), apart=doubts.apart(*pair), carry=doubts.carry(*pair), stage=stage,
-        nodes=doubts.nodes("block"),
-    ))])[0]
+        nodes=doubts.nodes("block"), alone=(alone[pair[0]], alone[pair[1]]),
+    ))])[0].model_copy(update={"failed_starts": doubts.failed_starts(spec, pair)})
     decision: Decision
     if found.verdict in DECIDED:
         decision = "settled"

@@ -187,11 +187,10 @@ class Doubts:
         return tuple(dict.fromkeys(item.text for cell_id in (None, candidate, baseline) for item in self.found
                                    if item.cell_id == cell_id))
 
-    def reruns(self, candidate: str, baseline: str, spec: MetricSpec) -> tuple[str, ...]:
-        """Return the caution about failed starts of these two cells that ran again."""
-        starts = self.failed_starts(candidate, baseline, spec)
-        return () if starts is None else (
-            f"{starts.words} ran again: which times are left may depend on what made the others fail",)
+    def reruns(self, spec: MetricSpec, *pairs: tuple[str, str]) -> tuple[str, ...]:
+        """Return the caution about failed starts of these pairs of cells that ran again."""
+        starts = self.failed_starts(spec, *pairs)
+        return () if starts is None else (starts.caution,)
 
     def apart(self, candidate: str, baseline: str) -> frozenset[int]:
         """Return the repeats whose two trials did not run in one block."""
@@ -201,14 +200,17 @@ class Doubts:
         """Return what the start before each trial of two cells could do to their ratios."""
         return Carry.of(candidate, baseline, self.blocks.before, self.washed)
 
-    def failed_starts(self, candidate: str, baseline: str, spec: MetricSpec) -> Failures | None:
-        """Return the trials of two cells of which a start failed, if some ran again; None: none did, or no clock is in
-        the metric."""
+    def failed_starts(self, spec: MetricSpec, *pairs: tuple[str, str]) -> Failures | None:
+        """Return the trials of pairs of cells of which a start failed, if some ran again; None: none did, or no clock
+        is in the metric."""
+        ours, theirs = ([pair[side] for pair in pairs] for side in (0, 1))
         failed, ran = self.blocks.crashed, self.blocks.numbers
-        if not spec.clocked or not failed.get(candidate, 0) + failed.get(baseline, 0):
+        counts = [(sum(failed.get(cell, 0) for cell in side), sum(len(ran.get(cell, {})) for cell in side))
+                  for side in (ours, theirs)]
+        if not spec.clocked or not counts[0][0] + counts[1][0]:
             return None
-        return Failures(candidate=failed.get(candidate, 0), candidate_trials=len(ran.get(candidate, {})),
-                        baseline=failed.get(baseline, 0), baseline_trials=len(ran.get(baseline, {})), starts=True)
+        return Failures(candidate=counts[0][0], candidate_trials=counts[0][1],
+                        baseline=counts[1][0], baseline_trials=counts[1][1], starts=True)
 
     def nodes(self, unit: Unit) -> dict[int, str]:
         """Return repeat -> the lane that it ran on, or, if the unit is a node, its computers; {}: not in a pool."""

@@ -9,16 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 
 from repro import stats
 from repro.compare.evidence.pairing import CellTrials, Observed
 from repro.core.numbers import known_median
-from repro.record.result.results import Bracket
+from repro.record.result.result_warnings import init_excess
+from repro.record.result.results import Bracket, Point
 from repro.suite.metrics import MetricSpec
 
 Span = tuple[float, float]
 """(last miss, first hit) of one trial in the unit of the metric; a last miss of 0: nothing is known below the hit."""
+RHYTHM = 1.25
+"""Ratio of the times between evaluations beyond which grids without steps count as different. A cell that is faster by
+so much is so wherever the crossings are, from about six evaluations on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +126,10 @@ def _width(result: Observed, found: Bracket, spec: MetricSpec, value: float) -> 
 
 def _confirming(result: Observed, found: Bracket, spec: MetricSpec) -> float:
     """Return the time from the first hit to the evaluation that established the target."""
-    if result.samples_to_target in (None, found.hit_samples):
-        return 0.0
-    last = next((point for point in result.curve if point.samples == result.samples_to_target), None)
-    if last is None:
-        return 0.0
-    first = _train_seconds(result, found.hit_samples) if spec.watched == "train" else found.hit_wall_seconds
-    return 0.0 if first is None else (last.train_seconds if spec.watched == "train" else last.wall_seconds) - first
+    training = spec.watched == "train"
+    first = _train_seconds(result, found.hit_samples) if training else found.hit_wall_seconds
+    last = result.at("tta_train" if training else "tta_wall")
+    return 0.0 if first is None or last is None else max(0.0, last - init_excess(result.init_seconds) - first)
 
 
 def _train_seconds(result: Observed, samples: int) -> float | None:
@@ -177,7 +179,7 @@ def unlike_grids(candidate: Sequence[Observed], baseline: Sequence[Observed]) ->
         return _unlike_widths(candidate, baseline)
     shared = min(len(ours), len(theirs))
     if ours[:shared] == theirs[:shared]:
-        return ""
+        return _unlike_rhythms(candidate, baseline) if ours[:shared] == tuple(range(1, shared + 1)) else ""
     if ours[0] != theirs[0]:
         text = f"the evaluation grids differ: every {ours[0]} samples against every {theirs[0]}"
     else:
@@ -185,6 +187,20 @@ def unlike_grids(candidate: Sequence[Observed], baseline: Sequence[Observed]) ->
         text = (f"the evaluation grids differ: evaluation {number + 1} after {ours[number]} samples against "
                 f"{theirs[number]}")
     return f"{text}; {_late(candidate, baseline)}"
+
+
+def _unlike_rhythms(candidate: Sequence[Observed], baseline: Sequence[Observed]) -> str:
+    """Return the same of evaluations that are only numbered, because a program states no step: by the time from one to
+    the next, unless they state equal epochs."""
+    epochs = [[point.epochs for point in _longest(results)] for results in (candidate, baseline)]
+    if all(map(any, epochs)) and all(one == other for one, other in zip(*epochs, strict=False)):
+        return ""
+    ours, theirs = (known_median(later.wall_seconds - earlier.wall_seconds for item in results
+                                 for earlier, later in pairwise(item.curve)) for results in (candidate, baseline))
+    if not ours or not theirs or max(ours, theirs) <= RHYTHM * min(ours, theirs):
+        return ""
+    return (f"the evaluation grids may differ: no step is stated, and evaluations are {ours:.3g} s apart against "
+            f"{theirs:.3g} s; {_late(candidate, baseline)}")
 
 
 def _unlike_widths(candidate: Sequence[Observed], baseline: Sequence[Observed]) -> str:
@@ -199,7 +215,11 @@ def _unlike_widths(candidate: Sequence[Observed], baseline: Sequence[Observed]) 
 
 
 def _positions(results: Iterable[Observed]) -> tuple[int, ...]:
-    return max((tuple(point.samples for point in item.curve) for item in results), key=len, default=())
+    return tuple(point.samples for point in _longest(results))
+
+
+def _longest(results: Iterable[Observed]) -> Sequence[Point]:
+    return max((item.curve for item in results), key=len, default=())
 
 
 def _late(candidate: Sequence[Observed], baseline: Sequence[Observed]) -> str:

@@ -107,8 +107,8 @@ def watched_until(result: Observed, spec: MetricSpec) -> float | None:
         return wall
     if spec.watched == "cold":  # the launch is before init_start: a lower bound, which is what censoring needs
         return wall + (result.init_seconds or 0.0)
-    if result.curve and (result.run_seconds is None or not result.phases):  # no phases: a program, with its own clock
-        return result.curve[-1].train_seconds
+    if result.run_seconds is None or not result.phases:  # a program's own clock is known at its evaluations only
+        return result.curve[-1].train_seconds if result.curve else None
     return wall - plain_sum(result.phases.get(name, 0.0) for name in OFF_TRAINING_CLOCK)
 
 

@@ -177,7 +177,7 @@ def _several(
     names = _names([record.folder.root for record in records])
     for one, other in combinations(range(len(records)), 2):
         _refuse_copies(records[one], records[other], (names[one], names[other]))
-    ran = [Ran(name, record.plan, record.results, record.environment)
+    ran = [Ran(name, record.plan, record.results, record.environment, record.execution)
            for name, record in zip(names, records, strict=True)]
     if not before and any(record.plan.searches > 1 for record in records):
         return compared(records, over_searches(ran, metric), metric)
@@ -233,7 +233,7 @@ def compared(records: Sequence[Record], found: list[Comparison], metric: Metric 
     """Return comparisons with what a reader must know beside them."""
     record, names = records[-1], _names([item.folder.root for item in records])
     chosen = metric or record.plan.suite.metric
-    horizon = record.plan.suite.horizon
+    horizon = record.plan.suite.horizon_of(chosen)
     told = [(item.is_note, f"{item.line} [{name}]" if len(records) > 1 else item.line)
             for name, each in zip(names, records, strict=True) for item in run_warnings(each)]
     return Compared(

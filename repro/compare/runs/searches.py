@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.compare.cells import CellIndex, contrast_pairs, tuned_levels
+from repro.compare.comparing import asked_otherwise
+from repro.compare.design.standing import Standing
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.figures import Comparison
-from repro.compare.runs.two_runs import Ran, lacking, run_means
+from repro.compare.runs.two_runs import Ran, lacking, run_means, starts_of, with_failed_starts
 from repro.compare.verdict.verdict import judged
 from repro.core.errors import UsageError
 from repro.record.environment.differences import changed_data
@@ -36,27 +38,33 @@ def over_searches(runs: Sequence[Ran], metric: Metric | None = None) -> list[Com
         UsageError: they are not all the searches of one declaration, or two share a seed.
     """
     _require_all(runs)
-    plan = runs[0].plan
-    chosen = metric or plan.suite.metric
     of_runs = [_cells(run.plan) for run in runs]
-    names = {cell.cell_id: levels for levels, cell in of_runs[0].items()}
+    # A contender of which no tuning trial of one search could be judged has no cell in that run.
+    known, plan = max(zip(of_runs, (run.plan for run in runs), strict=True), key=lambda item: len(item[0]))
+    chosen = metric or plan.suite.metric
+    names = {cell.cell_id: levels for levels, cell in known.items()}
     declared, contrasts = contrast_pairs(CellIndex(plan.cells), plan.suite)
     by_levels = {pair: (names[pair[0]], names[pair[1]]) for pair in contrasts if names.keys() >= set(pair)}
     primary = by_levels.get(declared) if declared else None
-    shared = [pair for pair in by_levels.values() if all(part in cells for cells in of_runs for part in pair)]
-    if not shared:
+    if not by_levels:
         raise UsageError("the runs have no contrast in common")
-    found = []
-    for pair in shared:
-        ours, theirs = ([cells[part] for cells in of_runs] for part in pair)
-        spec = METRICS[chosen]
+    found, starts, spec = [], [], METRICS[chosen]
+    for pair in by_levels.values():
+        scored = [cells.keys() >= set(pair) for cells in of_runs]
+        both = [run for run, has in zip(runs, scored, strict=True) if has]
+        ours, theirs = ([cells[part] for cells, has in zip(of_runs, scored, strict=True) if has] for part in pair)
+        starts.append((starts_of(both, ours, spec), starts_of(both, theirs, spec)))
         found.append(examine(
-            ours[0], theirs[0], run_means(runs, ours, spec), run_means(runs, theirs, spec),
+            known[pair[0]], known[pair[1]], run_means(both, ours, spec), run_means(both, theirs, spec),
             ComparisonRequest(
                 metric=chosen, primary=pair == primary and chosen == plan.suite.metric,
-                margin=plan.suite.margin, cautions=(UNIT,),
-                refusals=(*lacking(runs, ours, spec), *lacking(runs, theirs, spec)))))
-    return judged(found)
+                margin=plan.suite.margin, cautions=(UNIT, *asked_otherwise(plan.suite, chosen)),
+                refusals=(*(f"one of the two was not scored in {run.name}"
+                            for run, has in zip(runs, scored, strict=True) if not has),
+                          *lacking(both, ours, spec), *lacking(both, theirs, spec),
+                          *(f"{run.name}: {text}" for run, cell in zip(both, ours, strict=True)
+                            for text in Standing(run.plan, run.results).unclaimed(cell.cell_id, spec))))))
+    return [with_failed_starts(item, *each) for item, each in zip(judged(found), starts, strict=True)]
 
 
 def _require_all(runs: Sequence[Ran]) -> None:

@@ -19,6 +19,7 @@ from repro.compare import Metric, compare
 from repro.compare.figures import Comparison
 from repro.compare.runs.merge import names_of
 from repro.compare.runs.run_warnings import alterations
+from repro.compare.runs.runs import check_metric
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
 from repro.record.folder.store import Record, read_plan, read_record
@@ -139,7 +140,8 @@ def together(roots: Sequence[Path], metric: Metric | None = None) -> Together:
     """Combine the records of one suite, each contrast by itself.
 
     Raises:
-        UsageError: they are not independent records of one suite and method, or have no contrast.
+        UsageError: they are not independent records of one suite and method, have no contrast, or cannot have the
+            metric.
         OutputError: one cannot be read.
     """
     records = [read_record(root) for root in roots]
@@ -152,6 +154,8 @@ def together(roots: Sequence[Path], metric: Metric | None = None) -> Together:
         raise UsageError(f"all {len(records)} runs have the master seed {first.plan.master_seed}, so they are one "
                          "record; records are independent if each has its own seeds. Several runs of each side: "
                          "--against")
+    if metric is not None:
+        check_metric(metric, records)
     found = [compare(record.plan, record.results, metric, execution=record.execution) for record in records]
     keys = {(item.candidate, item.baseline): item for each in reversed(found) for item in reversed(each)}
     if not keys:

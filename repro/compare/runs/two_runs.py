@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from repro.compare.cells import Named, by_cell
+from repro.compare.comparing import asked_otherwise
 from repro.compare.design.pooled import MeanTrial, mean_bracket, means
 from repro.compare.design.standing import Standing
+from repro.compare.evidence.blocks import blocks_of
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.pairing import PAIRED_HASHES, cell_trials, mismatch
 from repro.compare.figures import Comparison
+from repro.compare.qualifiers import Failures
 from repro.compare.verdict.verdict import judged
 from repro.core.errors import UsageError
 from repro.record.environment.differences import changed_data, changed_plugins
 from repro.record.environment.environment import Environment
+from repro.record.folder.execution import Execution
 from repro.record.result.results import Result
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import Metric
@@ -35,6 +39,7 @@ class Ran:
     plan: Plan
     results: Sequence[Result]
     environment: Environment | None = None
+    execution: Execution | None = None
 
 
 def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = False) -> list[Comparison]:
@@ -51,8 +56,8 @@ def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = 
     Raises:
         UsageError: the suite digests or the methods differ without `force`, or the runs share no cell.
     """
-    cautions = (*forced(first, second, force), *_cautions(first, second))
     chosen = metric or second.plan.suite.metric
+    cautions = (*forced(first, second, force), *_cautions(first, second), *asked_otherwise(second.plan.suite, chosen))
     earlier = {cell.cell_id: cell for cell in first.plan.cells}
     shared = [cell for cell in second.plan.cells if cell.cell_id in earlier]
     if not shared:
@@ -83,7 +88,8 @@ def _request(first: Ran, second: Ran, after: Sequence[Result], before: Sequence[
         f"{len(found)} of {run.plan.design.common} planned trials of {run.name} have run; no verdict before all have"
         for run, found in ((first, before), (second, after)) if len(found) < run.plan.design.common)
     return ComparisonRequest(
-        metric=metric, margin=suite.margin, horizon=suite.horizon, paired=not unpaired, cautions=(*cautions, *said),
+        metric=metric, margin=suite.margin, horizon=suite.horizon_of(metric), paired=not unpaired,
+        cautions=(*cautions, *said),
         refusals=(TWO_RUNS, *missing) if clocked else missing, withhold=not clocked)
 
 
@@ -121,17 +127,20 @@ def forced(first: Ran, second: Ran, force: bool) -> tuple[str, ...]:
 
 def _cautions(first: Ran, second: Ran) -> tuple[str, ...]:
     """Return cautions: two runs are never interleaved, and may be from different machines."""
-    found = ["the runs were made one after the other, not interleaved: a change of the machine looks like a change of "
-             "the cells"]
+    return ("the runs were made one after the other, not interleaved: a change of the machine looks like a change of "
+            "the cells", *_differing(first, second))
+
+
+def _differing(first: Ran, second: Ran) -> tuple[str, ...]:
+    """Return the caution that two runs are of different machines, libraries or code."""
     one, other = first.environment, second.environment
-    if one is not None and other is not None:
-        differ = [name for name in ("cpu", "cores", "device", "devices", "python", "commit")
-                  if getattr(one, name) != getattr(other, name)]
-        differ += sorted({name for name, _ in one.libraries.items() ^ other.libraries.items()})
-        differ += changed_plugins(one, other)
-        if differ:
-            found.append(f"the runs differ in {', '.join(differ)}")
-    return tuple(found)
+    if one is None or other is None:
+        return ()
+    differ = [name for name in ("cpu", "cores", "device", "devices", "python", "commit")
+              if getattr(one, name) != getattr(other, name)]
+    differ += sorted({name for name, _ in one.libraries.items() ^ other.libraries.items()})
+    differ += changed_plugins(one, other)
+    return (f"the runs differ in {', '.join(differ)}",) if differ else ()
 
 
 UNIT = ("each figure is the geometric mean of one run's trials: the run is the unit, because its trials share the "
@@ -158,16 +167,17 @@ def versus_several(
     every = [*before, *after]
     if METRICS[metric or after[0].plan.suite.metric].clocked:
         require_turns(before, after)
-    cautions = dict.fromkeys((UNIT, *(text for other in every[1:] for text in forced(every[0], other, force))))
     plan = after[0].plan
     chosen = metric or plan.suite.metric
+    cautions = dict.fromkeys((UNIT, *(text for other in every[1:] for text in (
+        *forced(every[0], other, force), *_differing(every[0], other))), *asked_otherwise(plan.suite, chosen)))
     cells = [cell for cell in plan.cells if all(cell.cell_id in {item.cell_id for item in run.plan.cells}
                                                 for run in every)]
     if not cells:
         raise UsageError("the runs have no cell in common")
     words = ["1 run" if len(side) == 1 else f"{len(side)} runs" for side in (before, after)]
     claimed = [(run.name, Standing(run.plan, run.results)) for run in after]
-    return judged([
+    found = judged([
         examine(
             Named(cell.cell_id, f"{cell.label} [{words[1]}]", cell.choices),
             Named(cell.cell_id, f"{cell.label} [{words[0]} against]", cell.choices),
@@ -181,6 +191,29 @@ def versus_several(
         )
         for cell in cells
     ])
+    spec = METRICS[chosen]
+    return [with_failed_starts(item, starts_of(after, [cell] * len(after), spec),
+                               starts_of(before, [cell] * len(before), spec))
+            for item, cell in zip(found, cells, strict=True)]
+
+
+def starts_of(runs: Sequence[Ran], cells: Sequence[Cell], spec: MetricSpec) -> tuple[int, int]:
+    """Return (trials of these runs of which a start failed and ran again, all their trials); (0, 0) if no clock is in
+    the metric."""
+    if not spec.clocked:
+        return 0, 0
+    every = list(zip(runs, cells, strict=True))
+    return (sum(blocks_of(run.plan, run.results, run.execution).crashed.get(cell.cell_id, 0) for run, cell in every),
+            sum(item.cell_id == cell.cell_id for run, cell in every for item in run.results))
+
+
+def with_failed_starts(found: Comparison, ours: tuple[int, int], theirs: tuple[int, int]) -> Comparison:
+    """Return a comparison of runs with the failed starts of both sides that ran again."""
+    if not ours[0] + theirs[0]:
+        return found
+    starts = Failures(candidate=ours[0], candidate_trials=ours[1], baseline=theirs[0], baseline_trials=theirs[1],
+                      starts=True)
+    return found.model_copy(update={"failed_starts": starts, "cautions": (starts.caution, *found.cautions)})
 
 
 def require_turns(before: Sequence[Ran], after: Sequence[Ran]) -> None:

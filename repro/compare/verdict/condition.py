@@ -97,7 +97,7 @@ class VerdictCondition:
                              f"{found.family} contrasts cannot show it; give the suite more seeds")
         holds = found.verdict in (DIFFERENT if self.word == "different" else (self.word,))
         # `not-faster` asks for a whole verdict, not for one that holds only where the candidate succeeds.
-        partly = found.failures is not None and bool(found.failures.of(found.verdict))
+        partly = any(item and item.of(found.verdict) for item in (found.failures, found.failed_starts))
         if holds is self.wanted and not (holds and partly):
             return ""
         return f"{versus}: {found.spoken} (--fail-if {self.text}); {found.because}"

@@ -14,6 +14,7 @@ from typing import Literal
 from repro import stats
 from repro.compare import Comparison
 from repro.compare.cells import CellIndex, by_cell
+from repro.compare.design.sequential import rerun_refusals
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.figures import Bounds, Pair
 from repro.compare.verdict.verdict import judged
@@ -70,7 +71,8 @@ def check(plan: Plan, results: Sequence[Result]) -> list[Convergence]:
         return []  # one search is one figure
     trials = by_cell(item for item in results if not plan.design.looks or item.repeat < plan.design.common)
     cells = {cell.cell_id: cell for cell in plan.cells}
-    asked = ComparisonRequest(metric="samples", planned=plan.design.common, margin=plan.suite.margin)
+    asked = ComparisonRequest(metric="samples", planned=plan.design.common, margin=plan.suite.margin,
+                              refusals=rerun_refusals(plan))
     found = judged([examine(cells[one], cells[other], trials[one], trials[other], asked)
                     for one, other in _groups(plan, CellIndex(plan.cells))])
     certain = [_certain(item, trials, plan.suite.margin) for item in found]
@@ -166,7 +168,7 @@ def _verdict(
                 f"{plan.suite.margin:.0%} would have a probability of {certain:.2g} (sign test)").replace("%", " %")
         return "equivalent", text, certain
     because = found.because
-    if complete and grid is not None and grid > plan.suite.margin:
+    if complete and not found.refused and grid is not None and grid > plan.suite.margin:
         shown = f"{grid:.0%}" if math.isfinite(grid) else "as far as the first of them"
         because += (f"; evaluations are {shown} apart at the target, too far to show equivalence within "
                     f"{plan.suite.margin:.0%}: evaluate more often").replace("%", " %")

@@ -216,7 +216,7 @@ def _missed_cautions(item: Evidence) -> list[str]:
     if item.ratio is None or not scale.speed or scale.to_target or scale.at_end:
         return []
     sides = ((item.candidate, item.ours), (item.baseline, item.theirs))
-    missed = [(cell, sum(each.samples_to_target is None for each in side.results.values()), side.n)
+    missed = [(cell, sum(each.bracket is None for each in side.results.values()), side.n)
               for cell, side in sides
               if (stop := getattr(cell.choices, "stop", None)) and stop.judges == "trial"]
     return [f"{cell.label}: {count} of {n} trials missed the target; {scale.noun} says nothing about the time to it"

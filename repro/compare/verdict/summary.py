@@ -88,7 +88,8 @@ def summarize(
     own = [item for item in ordered if item.repeat in different]  # what says something about seeds
     hits = sum(meaning(item.status).reached for item in own)
     spread = [value for item in own if (value := figure(item, scale)) is not None] if scale.by_training else found
-    middle = _censored_median(found, judged) if scale.to_target else known_median(found)
+    at_once = [0.0] * sum(figure(item, scale) == 0 for item in ordered)  # the target, before the first step
+    middle = _censored_median([*at_once, *found], judged) if scale.to_target else known_median(found)
     return Summary(
         cell_id=cell.cell_id, label=cell.label, metric=metric, n=n, ok=reached, values=tuple(found), median=middle,
         statuses=dict(Counter(item.status for item in ordered)),

@@ -104,8 +104,9 @@ def _is_same(item: Evidence, share: FamilyShare) -> bool:
     edge, inside = math.log1p(item.asked.margin), item.equivalence.interval
     if math.log(inside.low) < -edge or math.log(inside.high) > edge:
         return False
+    count = len(item.units) if item.asked.paired else item.n
     return share.equivalence_p <= ALPHA and item.equivalence.equivalent and (
-        can_be_same(len(item.units), share.family) and item.is_fine(1 - 2 * share.same_level))
+        can_be_same(count, share.family) and item.is_fine(1 - 2 * share.same_level))
 
 
 def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:

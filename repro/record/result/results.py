@@ -274,9 +274,12 @@ class Measured(typing.Protocol):
 
 
 def figure(result: Measured, spec: MetricSpec) -> float | None:
-    """Return the metric of one trial; None if the trial has none, or its end says nothing of the cell."""
+    """Return the metric of one trial; None if the trial has none, or its end says nothing of the cell.
+
+    One that was cut short, by divergence or its time limit, has no final quality, and no time or bytes to its end.
+    """
     end = meaning(result.status)
-    if not end.counts or (spec.to_target and not end.reached):
+    if not end.counts or (spec.to_target and not end.reached) or (spec.of_whole_trial and not end.completed):
         return None
     value = result.at(spec.path)
     return None if value is None else float(value)

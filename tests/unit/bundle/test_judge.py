@@ -123,6 +123,17 @@ def test_trials_that_did_not_run_again_leave_it_open(tmp_path: Path) -> None:
     assert "of 10 trials of" in found.claims[0].because
 
 
+def test_a_record_that_was_not_completed_has_no_verdict_of_its_own(tmp_path: Path) -> None:
+    """Whoever ends it when its ratio looks well chooses the ratio."""
+    first, second = run(tmp_path / "a", only=14), run(tmp_path / "b", seed=1)
+    found = answer(first, second)
+    assert found.answer == "reproduced", found.text()
+    assert "alone: the record has no verdict of its own; the new run slower" in found.text()
+    assert ("caution: the record has no verdict of its own: 7 of 10 planned pairs have run; no verdict before all have"
+            in found.text())
+    assert "no verdict of its own" not in answer(run(tmp_path / "c"), second).text()
+
+
 def test_a_crash_decides_nothing_and_ten_misses_are_not_reproduced(tmp_path: Path) -> None:
     first = run(tmp_path / "a", seed=1)
     crashed = make_record(tmp_path / "b", TWO.replace("LEVEL", "seeded"), lambda trial: Course(crash=trial.repeat == 2))

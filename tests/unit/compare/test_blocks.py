@@ -12,6 +12,7 @@ import pytest
 from repro.compare import Comparison, compare
 from repro.compare.design.factorial import main_effects
 from repro.compare.evidence.blocks import blocks_of
+from repro.compare.verdict.condition import parse
 from repro.core.machine import Machine
 from repro.record.folder.execution import Execution, execution_of
 from repro.record.folder.ledger import Attempt
@@ -200,6 +201,42 @@ def test_failed_starts_that_ran_again_are_beside_the_verdict(plan: Plan) -> None
                                           else item for item in execution.attempts])
     assert primary(plan, results, killed).spoken == "faster", "the run was killed, and not the trial's own doing"
     assert primary(plan, *ran(plan, set(), 0.0, 1, ratio=1.5)).failed_starts is None
+
+
+def test_failed_starts_after_the_first_look_are_beside_the_verdict_of_a_later_one(tmp_path: Path) -> None:
+    text = TWO.replace(f"seeds: {SEEDS}", "sequential: {looks: [8, 20], power: 1.0}")
+    plan = planned(tmp_path, text, machine=Machine("cpu", 0, 8))
+    ours = cells_of(plan)[0]
+    results, execution = ran(plan, {(ours, 12), (ours, 15)}, 0.0, 1, ratio=0.99)
+    found = primary(plan, results, execution)
+    assert found.look is not None and found.look.n == 20
+    assert found.spoken == "faster when it succeeds; failed starts 2 of 20 against 0 of 20"
+    assert any("failed starts 2 of 20 against 0 of 20 ran again" in text for text in found.cautions)
+    early = primary(plan, [item for item in results if item.repeat < 8], execution)
+    assert early.failed_starts is None
+
+
+def test_failed_starts_are_beside_a_main_effect(tmp_path: Path) -> None:
+    plan = planned(tmp_path, SUITE + "contrasts: [engine]\n", machine=Machine("cpu", 0, 8))
+    ours = next(cell for cell in plan.cells if cell.training.engine.kind == "deepspeed")
+    results, execution = ran(plan, {(ours.cell_id, 1)}, 0.0, 1)
+    deepspeed = {cell.cell_id for cell in plan.cells if cell.training.engine.kind == "deepspeed"}
+    results = [item.model_copy(update={"tta_wall": 0.6 * (item.tta_wall or 0.0), "attempt": 1 + again}) if
+               item.cell_id in deepspeed else item for item in results
+               for again in [(item.cell_id, item.repeat) == (ours.cell_id, 1)]]
+    at_once = Execution([item.model_copy(update={"started_ms": item.started_ms % 10_000 + 0.5}) if item.attempt == 2
+                         else item for item in execution.attempts])
+    effect, = main_effects(plan, results, execution=at_once)
+    assert effect.pooled.spoken == "faster when it succeeds; failed starts 1 of 12 against 0 of 12"
+    assert any("failed starts 1 of 12 against 0 of 12 ran again" in text for text in effect.pooled.cautions)
+
+
+def test_faster_only_where_starts_succeed_is_not_simply_faster(plan: Plan) -> None:
+    ours = cells_of(plan)[0]
+    found = primary(plan, *ran(plan, {(ours, 1), (ours, 5)}, 0.0, 1, ratio=0.6))
+    assert "faster when it succeeds" in parse("not-faster").failure(found)
+    slower = primary(plan, *ran(plan, {(ours, 1), (ours, 5)}, 0.0, 1, ratio=1.5))
+    assert not parse("not-slower").failure(slower)
 
 
 def test_unmeasured_starts_are_no_failed_ones(plan: Plan) -> None:

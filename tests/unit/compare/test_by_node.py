@@ -178,6 +178,14 @@ def test_blocks_that_ran_alone_are_compared_with_the_same_seeds_in_the_pool() ->
         assert (found.verdict, found.ratio, found.p, found.n) == (without.verdict, without.ratio, without.p, without.n)
 
 
+def test_a_sequential_verdict_says_what_the_load_changes_too() -> None:
+    looks = replace(CALM, pairs=18, sequential='{"looks": [8, 18], "spending": "power", "power": 1.0}')
+    run, plan, execution = under_load(looks, Lanes(4, 0.3), 6, 0.05, np.random.default_rng(3))
+    found = primary(plan, run.results, execution)
+    assert found.look is not None and found.by_load is not None and found.by_load.differs
+    assert any("blocks also ran alone" in text for text in found.cautions)
+
+
 def test_fewer_than_five_seeds_that_ran_both_ways_have_no_interval() -> None:
     run, plan, execution = under_load(CALM, Lanes(4, 0.3), 6, 0.5, np.random.default_rng(3))
     few = replace(execution, alone=[item for item in execution.alone if item.repeat in solo_seeds(plan, 6)[:4]])

@@ -12,6 +12,7 @@ import pytest
 from click.testing import Result
 from markdown_it import MarkdownIt
 
+from repro.compare.two_cells import compare_two
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
 from repro.suite.model import Trial
@@ -303,3 +304,15 @@ def test_published_results_have_their_own_markdown(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("repro.published.comparison.compare.any_published", lambda _: True)
     ended = run(tmp_path, "--markdown", tmp_path / "c.md")
     assert isinstance(ended.exception, UsageError) and "--to markdown" in str(ended.exception)
+
+
+def test_a_verdict_on_two_cells_chosen_afterwards_is_no_gate(tmp_path: Path) -> None:
+    """They have none, so that a gate on it could never fail."""
+    record = make_record(tmp_path / "run")
+    cells = "deepspeed (stage=1), 2 processes", "ddp, 1 process"
+    with pytest.raises(UsageError, match="'slower': can never hold, because the suite does not declare this contrast"):
+        compare_two(record.folder.root, *cells, None, ["slower"])
+    assert compare_two(record.folder.root, *cells, None, ["not-slower"]).failures
+    assert compare_two(record.folder.root, *cells, None, ["ratio.low > 0.1"]).failures
+    declared = "deepspeed (stage=1), 2 processes", "ddp, 2 processes"
+    assert compare_two(record.folder.root, *declared, None, ["slower"]).failures

@@ -114,6 +114,15 @@ def test_a_diverged_run_never_arrives_and_an_exhausted_one_might_have() -> None:
         assert found.ratio is None and found.restricted is None
 
 
+@pytest.mark.parametrize(("own", "verdict"), [(5.0, "inconclusive"), (15.0, "faster")])
+def test_a_program_that_missed_was_watched_on_its_own_clock_up_to_its_last_evaluation(own: float, verdict: str) -> None:
+    """The training clock is the program's; that its process ran for 40 s says nothing about it."""
+    last = Point(samples=1, epochs=1, wall_seconds=39.0, train_seconds=own, value=0.5)
+    theirs = [result(BASELINE, k, None, "missed", run_seconds=40.0, curve=(last,)) for k in range(8)]
+    ours = [result(CANDIDATE, k, 12.0, tta_train=10.0 + k / 10) for k in range(8)]
+    assert contrast(CANDIDATE, BASELINE, ours, theirs, "tta_train", primary=True).verdict == verdict
+
+
 def test_a_timed_out_run_is_watched_up_to_its_last_evaluation() -> None:
     late = Point(samples=1, epochs=1, wall_seconds=50.0, train_seconds=49.0, value=0.5)
     theirs = [result(BASELINE, k, None, "timed_out", curve=(late,)) for k in range(8)]
@@ -180,3 +189,10 @@ def test_by_its_own_clock_a_program_was_observed_up_to_its_last_evaluation() -> 
     assert observe(missed, METRICS["tta_wall"]).at == 10.0
     ours = missed.model_copy(update={"phases": {"train": 7.0, "eval": 3.0}})
     assert observe(ours, METRICS["tta_train"]).at == 7.0
+
+
+def test_a_target_that_is_reached_before_the_first_step_is_not_taken_for_a_late_one() -> None:
+    counts = [0, 0, 100, 200, 300]
+    found = summarize(BASELINE, [result(BASELINE, k, 1.0 + k, samples_to_target=count)
+                                 for k, count in enumerate(counts)], "samples")
+    assert (found.ok, found.values, found.median) == (5, (100.0, 200.0, 300.0), 100.0)

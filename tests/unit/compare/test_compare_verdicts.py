@@ -11,8 +11,10 @@ import pytest
 
 from repro.compare import Comparison, contrast
 from repro.compare.evidence.evidence import ComparisonRequest, Evidence, examine
+from repro.compare.verdict.condition import parse
 from repro.compare.verdict.verdict import judged
 from repro.record.result.results import Bracket, Point, Result
+from repro.record.result.status import Status
 from tests.made_cells import BASELINE, CANDIDATE, MadeCell, result, trials
 
 WAVE = (0.97, 1.0, 1.03, 1.01, 0.99)
@@ -63,6 +65,19 @@ def test_four_equal_pairs_are_no_result_however_equal() -> None:
     assert of(1.0, 5).verdict == "same"  # a one-sided exact test reaches 1/32
 
 
+def test_trials_that_are_not_paired_can_be_the_same() -> None:
+    def unpaired(ratio: float, n: int) -> Comparison:
+        ours, theirs = ([result(cell, k, scale * (1 + 0.002 * ((k * step) % 5))) for k in range(n)]
+                        for cell, scale, step in ((CANDIDATE, ratio, 2), (BASELINE, 1.0, 3)))
+        return contrast(CANDIDATE, BASELINE, ours, theirs, "tta_wall", primary=True, paired=False)
+
+    found = unpaired(1.0, 10)
+    assert found.verdict == "same" and found.because.startswith("the 90 % interval ")
+    assert parse("same").failure(found) and not parse("not-same").failure(found)
+    assert unpaired(1.06, 10).verdict == "slower"
+    assert unpaired(1.0, 4).verdict == "inconclusive"
+
+
 def test_a_difference_inside_the_margin_says_so() -> None:
     found = of(1.02 / (math.prod(WAVE) ** 0.2), 20)
     assert found.verdict == "slower"
@@ -97,6 +112,24 @@ def test_final_quality_of_runs_that_stop_at_their_target_has_no_verdict() -> Non
                      [result(BASELINE, n, 1.0, final=0.95) for n in range(8)], "accuracy", primary=True)
     assert found.verdict == "inconclusive"
     assert "fixed_budget" in found.because
+
+
+@pytest.mark.parametrize(("metric", "field"), [
+    ("accuracy", "final"), ("run_time", "run_seconds"), ("worker_bytes", "bytes_sent")])
+@pytest.mark.parametrize(("status", "words"), [("diverged", "diverged"), ("timed_out", "ran into the time limit")])
+def test_a_trial_that_was_cut_short_has_no_figure_of_its_end(
+    metric: str, field: str, status: Status, words: str,
+) -> None:
+    fixed = {"stop": {"design": "fixed_budget"}}
+    ours, theirs = ([result(cell, n, 1.0, **{field: 1000 + n * n}) for n in range(8)] for cell in (CANDIDATE, BASELINE))
+    cells = MadeCell("c", "c", fixed), MadeCell("b", "b", fixed)
+    assert contrast(*cells, ours, theirs, metric, primary=True).ratio == pytest.approx(1.0)
+    ours[:4] = [result(CANDIDATE, n, None, status, **{field: 200 + n}) for n in range(4)]
+    found = contrast(*cells, ours, theirs, metric, primary=True)
+    assert (found.verdict, found.ratio) == ("inconclusive", None)
+    assert found.because == f"the candidate {words} in 4 of 8 trials; a ratio over the other trials would hide them"
+    ours[:4] = [result(CANDIDATE, n, None, "missed", **{field: 1000 + n * n}) for n in range(4)]
+    assert contrast(*cells, ours, theirs, metric, primary=True).ratio == pytest.approx(1.0), "it used its budget"
 
 
 def test_throughput_needs_no_target_but_a_figure() -> None:

@@ -163,3 +163,15 @@ def test_unlike_grids_alone_make_no_difference_of_samples(tmp_path: Path):
         row, = check(plan, results)
         assert row.verdict == word
     assert row.ratio is not None
+
+
+def test_the_reproduction_of_a_part_gives_no_separate_answer(tmp_path: Path) -> None:
+    """Its pairs were chosen after the results of the record were seen, and have its seeds."""
+    plan = plan_of(tmp_path, 12)
+    results = made(plan, lambda engine, repeat: (10_000 + 700 * repeat) * (0.9 if engine == "ddp" else 1.0), 10)
+    assert check(plan, results)[0].verdict == "slower"
+    part = plan.model_copy(update={"kind": "reproduction", "order": tuple(at for at in plan.order if at[1] < 7)})
+    row, = check(part, [item for item in results if item.repeat < 7])
+    assert (row.verdict, row.ratio, row.p) == ("inconclusive", None, None)
+    assert row.because == ("the reproduction of a part has 7 of 12 planned pairs; it is judged against its source and "
+                           "gives no separate verdict")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from repro.compare import Comparison, contrast
+from repro.compare.design.pooled import pool
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.grid import Grid, span_of, unlike_grids
 from repro.compare.evidence.stage import Stage
@@ -71,6 +72,22 @@ def test_hits_that_confirm_the_target_move_the_bracket() -> None:
     assert spanned(trial, "tta_train") == pytest.approx((8.0, 9.0))
 
 
+@pytest.mark.parametrize("metric", ["tta_wall", "tta_train", "tta_cold"])
+def test_hits_that_confirm_the_target_move_the_bracket_without_counts_and_in_means_too(metric: str) -> None:
+    """Four more hits confirm it, at half of the time again: without the move the bracket looks half as wide."""
+    first = seen(CANDIDATE, 0, 8.5, 1.0)
+    later = tuple(Point(samples=1000 * k, epochs=k, wall_seconds=1.1 * k, train_seconds=k, value=0.9)
+                  for k in range(10, 14))
+    trial = first.model_copy(update={"curve": (*first.curve, *later), "samples_to_target": 13_000, "tta_wall": 14.3,
+                                     "tta_train": 13.0, "tta_cold": 15.3})
+    wanted = spanned(trial, metric)
+    assert spanned(trial.model_copy(update={"samples_to_target": None}), metric) == wanted
+    mean, = pool([{0: trial}, {0: trial}])
+    pooled = span_of(mean, METRICS[metric], mean.at(METRICS[metric].path) or 0.0)
+    assert pooled is not None and wanted is not None
+    assert pooled[0] / pooled[1] == pytest.approx(wanted[0] / wanted[1])
+
+
 @pytest.mark.parametrize("metric", TIMES)
 @pytest.mark.parametrize(("step", "ratio"), [(0.5, 1.06), (1.0, 1.08), (3.3, 1.10)])
 def test_same_is_wrong_in_at_most_five_per_cent_on_a_coarse_grid(metric: str, step: float, ratio: float) -> None:
@@ -89,6 +106,37 @@ def test_unlike_grids_alone_give_no_verdict(metric: str, steps: tuple[float, flo
     found = [both(1.0, steps, 10, seed, metric) for seed in range(20)]
     assert sum(item.verdict in ("faster", "slower", "same") for item in found) <= 1
     assert all(any("the evaluation grids differ" in text for text in item.cautions) for item in found)
+
+
+def numbered(trial: Result, epoch: float = 0.0) -> Result:
+    """The same of a program that states no step, but perhaps the epoch."""
+    return trial.model_copy(update={"samples_to_target": None, "curve": tuple(
+        point.model_copy(update={"samples": k, "epochs": epoch * k}) for k, point in enumerate(trial.curve, 1))})
+
+
+def numbered_both(ratio: float, steps: tuple[float, float], seed: int, epochs: tuple[float, float]) -> Comparison:
+    rng = np.random.default_rng(seed)
+    sides = [[numbered(seen(cell, k, scale * 10 * value, step), epoch) for k, value in enumerate(rng.lognormal(
+        0, 0.02, 10))] for cell, scale, step, epoch in zip(
+        (CANDIDATE, BASELINE), (ratio, 1.0), steps, epochs, strict=True)]
+    return contrast(CANDIDATE, BASELINE, *sides, "tta_wall", primary=True)
+
+
+@pytest.mark.parametrize("steps", [(0.5, 1.9), (1.9, 0.1)])
+def test_numbered_evaluations_that_are_further_apart_alone_give_no_verdict(steps: tuple[float, float]) -> None:
+    """Equal programs, of which one prints its quality more often: all 20 were called different."""
+    found = [numbered_both(1.0, steps, seed, (0.0, 0.0)) for seed in range(20)]
+    assert sum(item.verdict in ("faster", "slower", "same") for item in found) <= 1
+    assert all(any("no step is stated, and evaluations are" in text for text in item.cautions) for item in found)
+    other = numbered_both(1.0, steps, 1, (0.05, 0.2))
+    assert other.verdict == "inconclusive", "their epochs differ"
+
+
+def test_programs_with_equal_epochs_or_clearly_faster_ones_need_no_steps() -> None:
+    assert numbered_both(0.5, (0.5, 1.0), 1, (0.0, 0.0)).verdict == "faster"
+    assert numbered_both(0.9, (0.9, 1.0), 1, (0.0, 0.0)).verdict == "faster"
+    found = numbered_both(0.7, (1.4, 2.0), 1, (0.2, 0.2))
+    assert found.verdict == "faster" and not any("grids" in text for text in found.cautions)
 
 
 def test_unlike_grids_leave_a_difference_that_they_cannot_produce() -> None:

@@ -145,6 +145,16 @@ def test_metrics_without_a_target_are_refused(record: Record) -> None:
     assert scores([record], "samples").metric == "samples"
 
 
+@pytest.mark.parametrize("count", [None, 0])
+def test_a_reached_target_without_a_usable_count_is_no_miss(record: Record, count: int | None) -> None:
+    """Of a program that states no step, or whose first evaluation is before one."""
+    adamw = next(cell.cell_id for cell in record.plan.cells if "adamw" in cell.label)
+    results = tuple(item.model_copy(update={"samples_to_target": count}) if item.cell_id == adamw else item
+                    for item in record.results)
+    with pytest.raises(UsageError, match="reached the target, but has no samples to the target that a score can be"):
+        scores([dataclasses.replace(record, results=results)], "samples")
+
+
 def test_a_contender_without_a_cell_on_a_workload_is_left_out(tmp_path: Path) -> None:
     text = SCORES + "exclude:\n  - {workload: mnist1d, optimizer.kind: adamw}\n"
     found = scores([make_record(tmp_path / "run", text, scores_course)])

@@ -9,8 +9,12 @@ import pytest
 
 from repro.compare.findings import findings
 from repro.compare.runs.runs import Compared, compare_runs
+from repro.compare.runs.searches import over_searches
+from repro.compare.runs.two_runs import Ran
 from repro.core.errors import SuiteError, UsageError
+from repro.record.folder.store import read_record
 from repro.suite.model import Trial
+from repro.suite.planning.plan import planned_order
 from tests.hostile_records import invoke_words
 from tests.made_tuned import TUNED, make_tuned, tuned_course
 from tests.plans import planned
@@ -64,6 +68,42 @@ def test_a_difference_over_six_searches_is_found_and_names_its_unit(tmp_path: Pa
     primary = next(item for item in found.comparisons if item.primary)
     assert (primary.verdict, primary.n, primary.spoken) == ("slower", 6, "slower")
     assert any("one independent search" in text for text in primary.cautions)
+
+
+@pytest.mark.slow
+def test_a_contest_over_searches_calls_nothing_faster_without_its_claims(tmp_path: Path) -> None:
+    text = declared().replace("max_epochs: 8}", "max_epochs: 8, design: contest}").replace(
+        "metric: tta_wall", "metric: accuracy")
+    runs = []
+    for number in range(6):
+        record = make_tuned(tmp_path / f"s{number}", text.replace("master_seed: 11", f"master_seed: {20 + number}"),
+                            slow(0.5))  # type: ignore[arg-type]
+        poor = {cell.cell_id for cell in record.plan.cells if cell.training.optimizer.kind == "adamw"}
+        runs.append(Ran(f"s{number}", record.plan, [item.model_copy(update={
+            "status": "ok", "tta_wall": (1 if item.cell_id in poor else 2) * (1 + item.repeat / 100 + number / 50),
+            "final": (0.85 if item.cell_id in poor else 0.95) + item.repeat / 1000}) for item in record.results]))
+    primary = next(item for item in over_searches(runs) if item.primary)
+    assert (primary.verdict, primary.ratio) == ("inconclusive", None)
+    assert "s0: the candidate's claim of quality is not supported" in primary.because
+    good = [replace(run, results=[item.model_copy(update={"final": 0.95 + item.repeat / 1000})
+                                  for item in run.results]) for run in runs]
+    assert next(item for item in over_searches(good) if item.primary).verdict == "faster"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_contender_that_one_search_lost_is_named_and_not_left_out(tmp_path: Path, number: int) -> None:
+    runs = [Ran(path.name, record.plan, record.results) for path in searched(tmp_path, factor=3.0)
+            for record in [read_record(path)]]
+    plan = runs[number].plan
+    cells = tuple(cell for cell in plan.cells if not cell.label.startswith("digits, adamw"))
+    left = plan.model_copy(update={"cells": cells, "order": ()})
+    left = left.model_copy(update={"order": tuple(planned_order(left))})
+    runs[number] = replace(runs[number], plan=left)
+    found = over_searches(runs)
+    primary = next(item for item in found if item.primary)
+    assert (primary.verdict, primary.because) == ("inconclusive", f"one of the two was not scored in s{number}")
+    assert [item.verdict for item in found if item is not primary] == ["slower"]
 
 
 @pytest.mark.slow

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from repro.compare.runs.two_runs import Ran, require_turns, turns, versus_several
+from repro.compare.runs.two_runs import Ran, require_turns, turns, versus, versus_several
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
+from repro.record.folder.execution import Execution
+from repro.record.folder.ledger import Attempt
 from repro.record.result.results import Bracket, Result
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
@@ -59,6 +62,41 @@ def test_a_machine_in_another_state_each_run_is_no_difference(plan: Plan) -> Non
 
 def test_a_difference_larger_than_what_runs_differ_by_is_found(plan: Plan) -> None:
     assert [versus_several(*sides(plan, seed, 1.1))[0].verdict for seed in range(10)].count("slower") >= 9
+
+
+def test_runs_on_another_machine_say_so(plan: Plan) -> None:
+    before, after = sides(plan, 1, 0.8)
+    assert not any("differ" in text for text in versus_several(before, after)[0].cautions)
+    moved = [replace(item, environment=sample_environment(item.environment.started_ms).model_copy(
+        update={"cpu": "another", "cores": 64})) for item in after if item.environment is not None]
+    found = versus_several(before, moved)[0]
+    assert found.verdict == "faster" and found.cautions.count("the runs differ in cpu, cores") == 1
+
+
+def test_a_metric_that_was_not_declared_says_so_in_any_comparison_of_runs(plan: Plan) -> None:
+    before, after = sides(plan, 1, 0.8)
+    for compared in (versus_several(before, after, "step_time"), versus(before[0], after[0], "step_time")):
+        assert any("the metric step_time was not declared" in text for text in compared[0].cautions)
+    for compared in (versus_several(before, after), versus(before[0], after[0])):
+        assert not any("not declared" in text for text in compared[0].cautions)
+
+
+def test_failed_starts_that_ran_again_are_beside_the_verdict_of_several_runs(plan: Plan) -> None:
+    def ledger(item: Ran, failing: bool) -> Ran:
+        results = [each.model_copy(update={"attempt": 2}) if failing and each.repeat == 3 else each
+                   for each in item.results]
+        return replace(item, results=results, execution=Execution([
+            Attempt(trial_id=each.trial_id, cell_id=each.cell_id, repeat=each.repeat, attempt=number,
+                    started_ms=10.0 * each.repeat + number, seconds=1, status=status)
+            for each in results for number, status in ((1, "ok" if each.attempt == 1 else "crashed"), (2, "ok"))
+            if number <= each.attempt]))
+
+    before, after = sides(plan, 1, 0.8)
+    found = versus_several([ledger(item, False) for item in before], [ledger(item, True) for item in after])[0]
+    assert found.spoken == "faster when it succeeds; failed starts 5 of 30 against 0 of 30"
+    assert any("failed starts 5 of 30 against 0 of 30 ran again" in text for text in found.cautions)
+    none = versus_several([ledger(item, False) for item in before], [ledger(item, False) for item in after])[0]
+    assert (none.spoken, none.failed_starts) == ("faster", None)
 
 
 def test_four_runs_of_each_are_no_result(plan: Plan) -> None:

@@ -36,3 +36,11 @@ def test_a_time_to_the_target_needs_no_such_caution(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", SUITE, course)
     found = compare(record.plan, record.results, metric="tta_wall")
     assert not [text for item in found for text in item.cautions if "says nothing about the time to it" in text]
+
+
+def test_a_program_that_counts_no_samples_has_not_missed_its_target(tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run", SUITE, course)
+    results = [item.model_copy(update={"samples_to_target": None}) for item in record.results]
+    said = [text for item in compare(record.plan, results, metric="run_time") for text in item.cautions]
+    missed = [text for text in said if "missed the target" in text]
+    assert missed and all("2 of 6 trials missed the target; " in text for text in missed)

@@ -65,6 +65,14 @@ def test_a_record_with_missed_trials_does_not_count(tmp_path: Path) -> None:
     assert "missed" in parts[2].left_out
 
 
+def test_a_metric_that_the_records_cannot_have_is_refused(tmp_path: Path) -> None:
+    """The time to the end of a contest has the path of that to the target."""
+    found = [record(tmp_path, f"r{seed}", seed).folder.root for seed in range(3)]
+    for metric, why in (("end_wall", "only design contest has a time to the end"), ("operation_time", "measurements")):
+        with pytest.raises(UsageError, match=f"metric {metric}: {why}"):
+            together(found, metric)
+
+
 def test_the_command(tmp_path: Path) -> None:
     names = [str(record(tmp_path, f"r{seed}", seed).folder.root) for seed in range(3)]
     ended = succeeded("compare", *names, "--json")

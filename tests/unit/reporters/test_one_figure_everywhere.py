@@ -56,3 +56,15 @@ def test_the_table_of_cells_names_its_metric(tmp_path: Path) -> None:
     assert "Median time" not in table
     assert "Every trial, samples" in table
     assert "samples</data>" in table
+
+
+@pytest.mark.parametrize(("declared", "horizon", "other"), [
+    ("tta_wall", 1.5, "samples"), ("samples", 9000, "tta_wall")])
+def test_a_horizon_in_another_unit_is_none(tmp_path: Path, declared: str, horizon: float, other: str) -> None:
+    text = SUITE.replace("seeds: 6", "seeds: 8") + f"  metric: {declared}\nhorizon: {horizon}\n"
+    record = make_record(tmp_path / "run", text, course)
+    found = json.loads(succeeded("compare", record.folder.root, "--json", "--metric", other).stdout)
+    assert [item["restricted"] for item in found["cells"]].count(None) == 2
+    assert horizon not in [item["horizon"] for item in found["cells"]]
+    means = [item["restricted"] for item in found["comparisons"] if item["restricted"]]
+    assert means and not any(mean["declared"] or mean["horizon"] == horizon for mean in means)
