@@ -172,6 +172,18 @@ def contrast_pairs(
     return first, list(dict.fromkeys([*([first] if first else []), *known]))
 
 
+def rerun_refusals(plan: Plan) -> tuple[str, ...]:
+    """Return why the contrasts of a reproduction have no verdict: its pairs were not drawn for one.
+
+    They are those with which its source ended because of its results, or those that were chosen, with the same seeds.
+    """
+    if plan.kind != "reproduction" or (plan.suite.sequential is None and plan.design.common >= plan.suite.seeds):
+        return ()
+    which = "sequential run has the pairs that its source ran" if plan.suite.sequential else \
+        f"part has {plan.design.common} of {plan.suite.seeds} planned pairs"
+    return (f"the reproduction of a {which}; it is judged against its source and gives no separate verdict",)
+
+
 def primary_pair(index: CellIndex, wanted: Contrast | None) -> tuple[str, str] | None:
     """Return the declared pair of cells; None if none is declared or one of the two cannot run here."""
     if wanted is None:

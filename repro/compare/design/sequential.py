@@ -49,18 +49,6 @@ class TakenLook:
         )
 
 
-def rerun_refusals(plan: Plan) -> tuple[str, ...]:
-    """Return why the contrasts of a reproduction have no verdict: its pairs were not drawn for one.
-
-    They are those with which its source ended because of its results, or those that were chosen, with the same seeds.
-    """
-    if plan.kind != "reproduction" or (plan.suite.sequential is None and plan.design.common >= plan.suite.seeds):
-        return ()
-    which = "sequential run has the pairs that its source ran" if plan.suite.sequential else \
-        f"part has {plan.design.common} of {plan.suite.seeds} planned pairs"
-    return (f"the reproduction of a {which}; it is judged against its source and gives no separate verdict",)
-
-
 def stages(plan: Plan) -> list[Stage]:
     """Return the declared looks."""
     design = plan.design

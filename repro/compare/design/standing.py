@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
-from repro.compare.cells import CellIndex, ComparedCell, by_cell, factors_of, primary_pair
+from repro.compare.cells import CellIndex, ComparedCell, by_cell, factors_of, primary_pair, rerun_refusals
 from repro.compare.design.sequential import (
     WAITS,
     TakenLook,
@@ -15,7 +15,6 @@ from repro.compare.design.sequential import (
     before_looks,
     last_look,
     placed,
-    rerun_refusals,
 )
 from repro.compare.evidence.pairing import listed
 from repro.compare.evidence.repeated import repeated_in

@@ -13,8 +13,7 @@ from typing import Literal
 
 from repro import stats
 from repro.compare import Comparison
-from repro.compare.cells import CellIndex, by_cell
-from repro.compare.design.sequential import rerun_refusals
+from repro.compare.cells import CellIndex, by_cell, rerun_refusals
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.figures import Bounds, Pair
 from repro.compare.verdict.verdict import judged
