@@ -9,6 +9,7 @@ import pytest
 from repro.reporters.tracking.run_view import attempt_runs, cell_view, trial_view
 
 import repro
+from repro.bundle.source import open_record
 from repro.compare.findings import findings
 from repro.core.errors import UsageError
 from repro.core.files import write_model
@@ -177,7 +178,7 @@ def test_a_tracking_store_gives_the_lanes_back(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     succeeded("report", record.folder.root, "--to", "mlflow")
-    succeeded("report", "mlflow:pooled", "--to", "markdown", "--out", tmp_path / "got")
-    again = read_record(tmp_path / "got")
-    assert again.folder.lanes.read_bytes() == record.folder.lanes.read_bytes()
-    assert findings(again).comparisons == findings(record).comparisons
+    with open_record(Path("mlflow:pooled")) as root:
+        again = read_record(root)
+        assert again.folder.lanes.read_bytes() == record.folder.lanes.read_bytes()
+        assert findings(again).comparisons == findings(record).comparisons
