@@ -103,6 +103,12 @@ def earlier_answers(question: str, plan: Plan) -> tuple[str, ...]:
     return tuple(line.answer for line in answered(question) if (line.master_seed, line.order_seed) != own)
 
 
+def began_otherwise(question: str, plan: Plan) -> bool:
+    """Return whether the run of `plan` began on this machine with other targets, rules to stop or terms."""
+    return any(line.stop not in ("", stop_of(plan)) for line in answered(question)
+               if (line.master_seed, line.order_seed) == (plan.master_seed, plan.order_seed))
+
+
 def keep_answer(question: str, plan: Plan, run: Path, answer: str) -> None:
     """Append the answer of a run in the folder `run`; without a word if it cannot be written."""
     try:

@@ -95,17 +95,17 @@ def test_an_interrupted_reproduction_in_looks_goes_on_to_the_next(fake: Path) ->
 
 def test_terms_are_those_of_the_plan_whatever_a_file_beside_it_says(fake: Path) -> None:
     """An edited margin in `reproduction.json` changes no answer, and one in the plan is seen."""
-    words = ("reproduce", "one.zip", "--margin", "0.25")
-    assert command(fake, *words, "--out", "edited").code == 0
+    state = {"XDG_STATE_HOME": str(fake / "state of terms")}  # the user's record knows the terms, whatever their power
+    assert command(fake, "reproduce", "one.zip", "--margin", "0.25", "--out", "edited", **state).code == 0
     place = fake / "edited" / "reproduction.json"
     place.write_text(place.read_text().replace('"margin": 0.25', '"margin": 0.9'))
-    resumed = command(fake, "reproduce", "one.zip", "--resume", "edited", "--json")
+    resumed = command(fake, "reproduce", "one.zip", "--resume", "edited", "--json", **state)
     assert resumed.code == 0 and json.loads(resumed.out)["declared"]["margin"] == 0.25, resumed.error
     plan = fake / "edited" / "plan.json"
     plan.write_text(plan.read_text().replace('"margin": 0.25', '"margin": 0.9'))
     assert command(fake, "verify", "edited").code == 3
     (fake / "edited" / "sha256sums.txt").unlink()  # as after a kill
-    refused = command(fake, "reproduce", "one.zip", "--resume", "edited")
+    refused = command(fake, "reproduce", "one.zip", "--resume", "edited", **state)
     assert refused.code == 2 and "its terms are not those with which it began" in refused.error
     assert json.loads(place.read_text())["answer"] == "reproduced", "a refused resume loses no answer"
 

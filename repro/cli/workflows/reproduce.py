@@ -28,7 +28,7 @@ from repro.record.folder.limits import check_size
 from repro.record.folder.resume import reopen
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import allow_code_of, classes_from_files
-from repro.record.questions import earlier_answers, keep_answer
+from repro.record.questions import began_otherwise, earlier_answers, keep_answer
 from repro.runner.run import dated, prepare
 from repro.stats.interval import from_log
 from repro.suite.metrics import METRICS
@@ -120,6 +120,8 @@ def reproduce(
             folder = prepare(plan, _suite_text(first), out or dated(f"{plan.suite.suite}-reproduce"),
                              brought=first.folder.code)
         question = hashlib.sha256(f"reproduction of {terms.record}".encode()).hexdigest()
+        if resume is not None and began_otherwise(question, plan):
+            raise _other_terms(resume)
         # Repeating reproductions until one says "reproduced" errs more often than one does.
         before = asked_words("reproduction of this record", earlier_answers(question, plan))
         say(announced(first, plan, terms, before), err=True)
@@ -190,10 +192,14 @@ def reopen_reproduction(root: Path, first: Record) -> tuple[RunFolder, Plan, Ter
     again = settled_terms(first, claims, terms.pairs, terms.margin, terms.interaction, undecided=True,
                           until_settled=terms.until_settled)
     if (again.power is None) != (terms.power is None) or abs((again.power or 0) - (terms.power or 0)) > 1e-6:
-        raise UsageError(f"{root}: its terms are not those with which it began; for others, omit --resume")
+        raise _other_terms(root)
     trials = sorted((plan.cells[index].cell_id, repeat) for index, repeat in plan.order)
     reduce_plan(first.plan, trials, detect(), 0, terms)  # raises, before any write, if this machine cannot
     return folder, plan, terms
+
+
+def _other_terms(root: Path) -> UsageError:
+    return UsageError(f"{root}: its terms are not those with which it began; for others, omit --resume")
 
 
 def choose_trials(record: Record, trials: str | None, wanted: Wanted = Wanted()
