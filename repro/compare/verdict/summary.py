@@ -97,7 +97,7 @@ def summarize(
         success=bounds(stats.wilson(hits, len(own))) if own else None, trainings=len(own),
         median_epochs=_censored_median([x for item in ordered if (x := item.epochs_to_target) is not None], judged),
         median_samples_per_second=known_median(item.samples_per_second for item in ordered),
-        median_final=known_median(item.final for item in ordered),
+        median_final=known_median(figure(item, METRICS["accuracy"]) for item in ordered),
         coefficient_of_variation=stats.or_none(lambda: stats.coefficient_of_variation(spread))
         if complete and len(spread) > 1 else None,
         outliers=tuple(stats.or_none(lambda: stats.outlier_marks(found)) or ()) if complete else (),

@@ -196,3 +196,9 @@ def test_a_target_that_is_reached_before_the_first_step_is_not_taken_for_a_late_
     found = summarize(BASELINE, [result(BASELINE, k, 1.0 + k, samples_to_target=count)
                                  for k, count in enumerate(counts)], "samples")
     assert (found.ok, found.values, found.median) == (5, (100.0, 200.0, 300.0), 100.0)
+
+
+def test_the_median_of_the_final_quality_is_of_trials_that_were_not_cut_short() -> None:
+    ended = [result(BASELINE, k, 1.0, final=0.9) for k in range(2)]
+    cut = [result(BASELINE, k, None, "timed_out", final=0.1) for k in range(2, 5)]
+    assert summarize(BASELINE, [*ended, *cut], "tta_wall").median_final == 0.9
