@@ -156,7 +156,7 @@ def measured(record: Record, claim: Claimed, kept: Mapping[str, set[int]] | None
     cells = [record.cell(name) for name in pair]
     suite = record.plan.suite
     found = examine(cells[0], cells[1], trials[0], trials[1], ComparisonRequest(
-        metric=claim.metric, margin=suite.margin, horizon=suite.horizon,
+        metric=claim.metric, margin=suite.margin, horizon=suite.horizon_of(claim.metric),
         refusals=doubts.refusals(*pair, METRICS[claim.metric]), cautions=doubts.cautions(*pair),
         slots=doubts.slots(*pair), apart=doubts.apart(*pair), carry=doubts.carry(*pair)))
     sides = found.ours, found.theirs

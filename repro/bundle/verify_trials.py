@@ -161,7 +161,7 @@ def check_gated(gate: Gate | None, plan: Plan, results: Sequence[Result], found:
 NOT_IN_THE_LOG = ("network", "energy")
 """Fields measured outside the processes, which the log does not hold: a trial that failed before it has them too."""
 LATER = ("curve_in_steps",)
-"""Fields that the first records of version 1.0.0rc1 lack; what follows from them is words of a page."""
+"""Fields that the first records of version 1.0.0rc1 lack: without it, positions count as numbers of evaluations."""
 MAX_LOG_BYTES = index.MAX_FILE_BYTES
 """The limit of an index and of a bundle; reached after about four million steps."""
 MAX_HELD_BYTES = 192 << 20

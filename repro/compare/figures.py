@@ -40,7 +40,7 @@ GUIDES: Mapping[AdviceKind, Guide] = {
     "parted_pairs": Guide("pairs are left out whose trials did not run in one block: after a pause, a trial that ran "
                           "again, or a move. Declare more than {n} pairs in a suite before its first run, or run one "
                           "without a pause"),
-    "equal_grids": Guide("use the same distance between evaluations in both, in a new experiment"),
+    "equal_grids": Guide("evaluate both after the same steps, and let a program state them, in a new experiment"),
     "timely": Guide("let the programs print each evaluation at once, or report it through repro.watch, in a new "
                     "experiment"),
     "next_look": Guide("the next look is at {n} pairs"),

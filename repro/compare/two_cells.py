@@ -33,8 +33,9 @@ def compare_two(run: Path, candidate: str, baseline: str, metric: str | None, fa
     found = compare_cells(record, candidate, baseline, metric)
     idle = next((item for item in conditions if isinstance(item, VerdictCondition) and not item.wanted), None)
     if idle is not None and found.because.startswith(ASKED_AFTERWARDS):
-        raise UsageError(f"--fail-if {idle.text!r}: can never hold, because the suite does not declare this contrast, "
-                         "so it has no verdict; declare it, or test an end of the interval, like 'ratio.low > 1'")
+        raise UsageError(f"--fail-if {idle.text!r}: can never hold, because the suite does not declare this contrast "
+                         "with this metric, so it has no verdict; declare it, or test an end of the interval, like "
+                         "'ratio.low > 1'")
     return judged_by(compared([record], [found], METRICS[found.metric].name), conditions)
 
 

@@ -5,6 +5,7 @@ It is kept outside all runs, in the user's state folder, and it is never require
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import platform
 import time
@@ -35,6 +36,8 @@ class Answered(Frozen):
     """The seeds identify the run: one that is resumed has one answer, its last."""
     stop: str = ""
     """Hash of its targets and rules to stop; "": an earlier version wrote the line."""
+    terms: str = ""
+    """Hash of the terms of a reproduction; "": none, or an earlier version wrote the line."""
     answer: str
     """The verdicts."""
     at_ms: float = Field(ge=0, le=LATEST_MS)
@@ -104,9 +107,13 @@ def earlier_answers(question: str, plan: Plan) -> tuple[str, ...]:
 
 
 def began_otherwise(question: str, plan: Plan) -> bool:
-    """Return whether the run of `plan` began on this machine with other targets, rules to stop or terms."""
-    return any(line.stop not in ("", stop_of(plan)) for line in answered(question)
+    """Return whether the run of `plan` began on this machine with other terms."""
+    return any(line.terms not in ("", _terms_of(plan)) for line in answered(question)
                if (line.master_seed, line.order_seed) == (plan.master_seed, plan.order_seed))
+
+
+def _terms_of(plan: Plan) -> str:
+    return hashlib.sha256(plan.terms.model_dump_json().encode()).hexdigest() if plan.terms else ""
 
 
 def keep_answer(question: str, plan: Plan, run: Path, answer: str) -> None:
@@ -116,6 +123,7 @@ def keep_answer(question: str, plan: Plan, run: Path, answer: str) -> None:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         append_line(place, Answered(
             question=question, machine=platform.node(), run=run.resolve().name, master_seed=plan.master_seed,
-            order_seed=plan.order_seed, stop=stop_of(plan), answer=answer, at_ms=round(time.time() * 1e3)))
+            order_seed=plan.order_seed, stop=stop_of(plan), terms=_terms_of(plan), answer=answer,
+            at_ms=round(time.time() * 1e3)))
     except (UsageError, OSError) as error:
         _log.debug("the answer is not kept: %s", error)

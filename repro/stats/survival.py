@@ -15,8 +15,8 @@ Steps = tuple[tuple[float, float], ...]
 """(time, share from there on), by time."""
 EXACT_RUNS = 100
 """Runs of both cells together up to which the log-rank test counts all ways to assign them."""
-SUMS = 1 << 15
-"""Points of the grid on which it counts their sums."""
+CELLS = 1 << 20
+"""Cells of the table in which it counts them, by how many runs are chosen and by their rounded sum."""
 
 
 def runs(times: Sequence[float], reached: Sequence[bool]) -> tuple[np.ndarray, np.ndarray]:
@@ -87,19 +87,22 @@ def log_rank(
 
 def _dealt(scores: np.ndarray, count: int) -> float:
     """Return the share of all ways to choose `count` runs whose summed score is at least as far from its mean as that
-    of the first. It is the exact p of the scores as rounded to a grid, so it errs no more often than it says.
+    of the first.
+
+    Scores are rounded to a grid; a sum within two of its points of the first counts as far enough, because equal sums
+    may be rounded apart.
     """
     fewer = min(count, len(scores) - count)
-    width = fewer * float(np.ptp(scores)) / SUMS
-    levels = np.rint((scores - scores.min()) / width).astype(int)
-    ways = np.zeros((fewer + 1, SUMS + fewer + 1))  # by how many runs are chosen and their sum
+    points = CELLS // (fewer + 1)
+    levels = np.rint((scores - scores.min()) / (fewer * float(np.ptp(scores))) * points).astype(int)
+    ways = np.zeros((fewer + 1, points + fewer + 1))
     ways[0, 0] = 1
     for level in levels:
         ways[1:, level:] += ways[:-1, :ways.shape[1] - level]
     chosen = levels[:count] if fewer == count else levels[count:]
     distances = np.abs(len(scores) * np.arange(ways.shape[1]) - fewer * levels.sum())
-    reach = abs(len(scores) * chosen.sum() - fewer * levels.sum())
-    return float(ways[fewer, distances >= reach].sum() / math.comb(len(scores), fewer))
+    reach = abs(len(scores) * chosen.sum() - fewer * levels.sum()) - 2 * len(scores)
+    return min(1.0, float(ways[fewer, distances >= reach].sum() / math.comb(len(scores), fewer)))
 
 
 def cumulative_incidence(times: Sequence[float], causes: Sequence[str | None]) -> dict[str, Steps]:

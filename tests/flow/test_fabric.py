@@ -236,8 +236,9 @@ def test_a_straggler_computes_slower(opened: Callable[..., Fabric], tmp_path: Pa
     outcome = _launch(opened(slowdown={1: 3.0}), tmp_path, spin, 2, seconds=1.0)
     assert outcome.ok, outcome
     usual, slow = (float((tmp_path / f"rank{rank}.log").read_text()) for rank in (0, 1))
-    # Two seconds are owed for one of the processor; what it used after the last look is never paid.
-    assert slow > 1.0 and usual < slow / 2, "also on a busy machine"
+    # Two seconds are owed for one of the processor; what it used after the last look is never paid, which is much on a
+    # busy machine.
+    assert slow > 0.5 and usual < slow / 2, "also on a busy machine"
 
 
 def test_a_network_process_without_files_is_one_line(server: None, monkeypatch: pytest.MonkeyPatch) -> None:

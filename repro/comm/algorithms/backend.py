@@ -41,6 +41,13 @@ class Backend(Comm):
             return f"nccl_algorithm {self.nccl_algorithm} has no effect: on a CPU the backend is gloo"
         return None
 
+    def note(self, setting: Setting) -> str | None:
+        """Return which collectives the chosen algorithm of NCCL is for."""
+        if self.nccl_algorithm in (None, "Ring"):
+            return None
+        names = " and ".join(HAS.get(self.nccl_algorithm, ("AllReduce",)))
+        return f"nccl_algorithm {self.nccl_algorithm}: NCCL has it for {names} only, and chooses in all others"
+
     def start(self, rank: int, world: int, device: str, timeout_seconds: float) -> None:
         import torch.distributed as dist
 
@@ -70,5 +77,5 @@ class Backend(Comm):
             return "none"
         name = str(dist.get_backend())
         if name == "nccl":
-            return f"nccl {devices.nccl_version()}{f' {self.nccl_algorithm}' if self.nccl_algorithm else ''}"
+            return f"nccl {devices.nccl_version()}{f' {choice(self.nccl_algorithm)}' if self.nccl_algorithm else ''}"
         return name

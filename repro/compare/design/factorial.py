@@ -135,7 +135,8 @@ def main_effects(
     doubts = drift.doubts(plan, standing.used, execution)
     trials = by_cell(standing.used)
     asked = ComparisonRequest(metric=metric or suite.metric, planned=plan.design.common, margin=suite.margin,
-                              horizon=suite.horizon, refusals=(*standing.waits, *one_of_searches(plan)),
+                              horizon=suite.horizon_of(metric or suite.metric),
+                              refusals=(*standing.waits, *one_of_searches(plan)),
                               nodes=doubts.nodes(suite.unit), unit=suite.unit)
     measured = [_measure(match, trials, asked, doubts) for match in matches]
     verdicts = judged([item.evidence for item in measured])

@@ -27,6 +27,7 @@ class MeanTrial:
     """Path of a metric -> its mean."""
     bracket: Bracket | None
     curve: tuple[Point, ...] = ()
+    only_numbered: bool = False
     hashes: Mapping[str, str] = field(default_factory=dict)
     effective: Mapping[str, str] = field(default_factory=dict)
     resumed: tuple[Resumed, ...] = ()
@@ -72,6 +73,7 @@ def _pooled(seed: int, trials: Sequence[Observed]) -> MeanTrial:
     # The final weights of all trials as one hash: equal for two levels whose cells trained the same.
     weights = [item.hashes.get("final_weights", "") for item in trials]
     return MeanTrial(repeat=seed, means=means(trials), bracket=mean_bracket(trials), curve=curve,
+                     only_numbered=all(item.only_numbered for item in trials),
                      hashes={"final_weights": "+".join(weights)} if all(weights) else {},
                      resumed=tuple(part for item in trials for part in item.resumed),
                      tta_wall_bounds=_mean_bounds(trials))

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from statistics import fmean
 
 from repro import stats
@@ -21,9 +22,8 @@ from repro.suite.metrics import MetricSpec
 
 Span = tuple[float, float]
 """(last miss, first hit) of one trial in the unit of the metric; a last miss of 0: nothing is known below the hit."""
-RHYTHM = 1.25
-"""Ratio of the times between evaluations beyond which grids without steps count as different. A cell that is faster by
-so much is so wherever the crossings are, from about six evaluations on."""
+RHYTHM = 1.02
+"""Ratio of the times between evaluations beyond which grids without steps count as different."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def grid_of(
     candidate, baseline = (tuple(span for span in side.values() if span is not None) for side in spans)
     complete = len(candidate) + len(baseline) == len(ours.values) + len(theirs.values)
     return Grid(
-        unlike=unlike_grids(list(ours.results.values()), list(theirs.results.values())),
+        unlike=unlike_grids(list(ours.results.values()), list(theirs.results.values()), spec),
         share=stats.or_none(lambda: stats.bracket_bias((*candidate, *baseline))) if complete else None,
         first=(_first_hits(ours), _first_hits(theirs)),
         pairs=known if paired and complete_pairs else (),
@@ -169,7 +169,7 @@ def _first_hits(found: CellTrials) -> int:
     return sum(item.bracket is not None and item.bracket.miss_samples == 0 for item in found.results.values())
 
 
-def unlike_grids(candidate: Sequence[Observed], baseline: Sequence[Observed]) -> str:
+def unlike_grids(candidate: Sequence[Observed], baseline: Sequence[Observed], spec: MetricSpec) -> str:
     """Return what two different evaluation grids do to times to a target; "" if the grids are equal.
 
     A crossing is seen at the next evaluation, so a time is too long by at most one distance between evaluations.
@@ -179,7 +179,8 @@ def unlike_grids(candidate: Sequence[Observed], baseline: Sequence[Observed]) ->
         return _unlike_widths(candidate, baseline)
     shared = min(len(ours), len(theirs))
     if ours[:shared] == theirs[:shared]:
-        return _unlike_rhythms(candidate, baseline) if ours[:shared] == tuple(range(1, shared + 1)) else ""
+        numbered = all(item.only_numbered for item in (*candidate, *baseline) if item.curve)
+        return _unlike_rhythms(candidate, baseline, spec) if numbered else ""
     if ours[0] != theirs[0]:
         text = f"the evaluation grids differ: every {ours[0]} samples against every {theirs[0]}"
     else:
@@ -189,13 +190,14 @@ def unlike_grids(candidate: Sequence[Observed], baseline: Sequence[Observed]) ->
     return f"{text}; {_late(candidate, baseline)}"
 
 
-def _unlike_rhythms(candidate: Sequence[Observed], baseline: Sequence[Observed]) -> str:
+def _unlike_rhythms(candidate: Sequence[Observed], baseline: Sequence[Observed], spec: MetricSpec) -> str:
     """Return the same of evaluations that are only numbered, because a program states no step: by the time from one to
-    the next, unless they state equal epochs."""
+    the next on the clock of the metric, unless they state equal epochs."""
     epochs = [[point.epochs for point in _longest(results)] for results in (candidate, baseline)]
     if all(map(any, epochs)) and all(one == other for one, other in zip(*epochs, strict=False)):
         return ""
-    ours, theirs = (known_median(later.wall_seconds - earlier.wall_seconds for item in results
+    clock = attrgetter("train_seconds" if spec.watched == "train" else "wall_seconds")
+    ours, theirs = (known_median(clock(later) - clock(earlier) for item in results
                                  for earlier, later in pairwise(item.curve)) for results in (candidate, baseline))
     if not ours or not theirs or max(ours, theirs) <= RHYTHM * min(ours, theirs):
         return ""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from repro import stats
-from repro.compare.evidence.pairing import CellTrials, Observation, observe
+from repro.compare.evidence.grid import span_of, unlike_grids
+from repro.compare.evidence.pairing import CellTrials, Observation, Observed, observe
 from repro.compare.figures import Restricted, bounds
 from repro.core.numbers import plain_sum
 from repro.suite.metrics import MetricSpec
@@ -58,8 +59,10 @@ def missed(
     if not any(hits):
         ends = f"{ours.without_words()}; {theirs.without_words()}"
         return Missed(f"no trial of either cell reached the target: {ends}", n=len(shared))
-    first = sum(_before(a[repeat], b[repeat]) for repeat in shared) if paired else 0
-    second = sum(_before(b[repeat], a[repeat]) for repeat in shared) if paired else 0
+    alike = not unlike_grids(list(ours.results.values()), list(theirs.results.values()), scale)
+    first, second = (sum(
+        _before(one[repeat], other[repeat], None if alike else _earliest(cell.results[repeat], other[repeat], scale))
+        for repeat in shared) if paired else 0 for one, other, cell in ((a, b, theirs), (b, a, ours)))
     alone = (sum(_alone(a[repeat], b[repeat]) for repeat in shared),
              sum(_alone(b[repeat], a[repeat]) for repeat in shared))
     empty = ours.name if not hits[0] else theirs.name if not hits[1] else ""
@@ -72,9 +75,20 @@ def missed(
     )
 
 
-def _before(one: Observation, other: Observation) -> bool:
-    """Return True if the first certainly reached the target before the second."""
-    return one.kind == "reached" and (one.at < other.at if other.kind == "reached" else one.at <= other.at)
+def _before(one: Observation, other: Observation, earliest: float | None) -> bool:
+    """Return True if the first certainly reached the target before the second.
+
+    Args:
+        earliest: when the second may have crossed its target; None: on equal grids first hits have the same order.
+    """
+    if one.kind != "reached" or other.kind != "reached":
+        return one.kind == "reached" and one.at <= other.at
+    return one.at < other.at if earliest is None else one.at <= earliest
+
+
+def _earliest(result: Observed, seen: Observation, scale: MetricSpec) -> float:
+    span = span_of(result, scale, seen.at) if seen.kind == "reached" else None
+    return span[0] if span else 0.0
 
 
 def _alone(one: Observation, other: Observation) -> bool:

@@ -41,6 +41,10 @@ class Observed(Measured, Protocol):
     def curve(self) -> Sequence[Point]: ...
 
     @property
+    def only_numbered(self) -> bool:
+        """Its evaluations have no position but their number."""
+
+    @property
     def hashes(self) -> Mapping[str, str]: ...
 
     @property
@@ -107,8 +111,9 @@ def watched_until(result: Observed, spec: MetricSpec) -> float | None:
         return wall
     if spec.watched == "cold":  # the launch is before init_start: a lower bound, which is what censoring needs
         return wall + (result.init_seconds or 0.0)
-    if result.run_seconds is None or not result.phases:  # a program's own clock is known at its evaluations only
-        return result.curve[-1].train_seconds if result.curve else None
+    if result.run_seconds is None or not result.phases:  # a program's own clock is known where it states one only
+        last = result.curve[-1] if result.curve else None
+        return None if last is None or last.train_seconds == last.wall_seconds else last.train_seconds
     return wall - plain_sum(result.phases.get(name, 0.0) for name in OFF_TRAINING_CLOCK)
 
 

@@ -39,11 +39,12 @@ def over_searches(runs: Sequence[Ran], metric: Metric | None = None) -> list[Com
     """
     _require_all(runs)
     of_runs = [_cells(run.plan) for run in runs]
+    plan = runs[0].plan
     # A contender of which no tuning trial of one search could be judged has no cell in that run.
-    known, plan = max(zip(of_runs, (run.plan for run in runs), strict=True), key=lambda item: len(item[0]))
+    known = {levels: cell for cells in reversed(of_runs) for levels, cell in cells.items()}
     chosen = metric or plan.suite.metric
     names = {cell.cell_id: levels for levels, cell in known.items()}
-    declared, contrasts = contrast_pairs(CellIndex(plan.cells), plan.suite)
+    declared, contrasts = contrast_pairs(CellIndex(tuple(known.values())), plan.suite)
     by_levels = {pair: (names[pair[0]], names[pair[1]]) for pair in contrasts if names.keys() >= set(pair)}
     primary = by_levels.get(declared) if declared else None
     if not by_levels:

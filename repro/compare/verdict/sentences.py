@@ -202,7 +202,8 @@ def cautions(item: Evidence) -> list[str]:
     if (load := item.by_load) is not None and load.differs:
         found.append(f"{load.words}; the verdict is on ratios under the load of all lanes")
     if item.missed is not None and item.missed.restricted is not None and not item.missed.restricted.declared:
-        found.append("the suite declares no horizon: the limit up to which all trials were observed is used")
+        found.append("the suite declares no horizon for this metric: the limit up to which all trials were observed "
+                     "is used")
     if item.ours.n and item.theirs.n and not item.refusal and item.smallest < LEAST_REPEATS:
         found.append(f"{item.smallest} trials are a smoke test, not a result; a result needs at least {LEAST_REPEATS}")
     if item.interval is not None and item.interval.high > 4 * item.interval.low:
@@ -298,7 +299,7 @@ def _startup_cautions(item: Evidence) -> list[str]:
     found: dict[str, tuple[float, float]] = {}
     for cell, side in ((item.candidate, item.ours), (item.baseline, item.theirs)):
         known = [(seconds, value) for repeat, value in side.values.items()
-                 if (seconds := side.results[repeat].startup_seconds) is not None]
+                 if value > 0 and (seconds := side.results[repeat].startup_seconds) is not None]
         if known:
             found[cell.label] = median(seconds for seconds, _ in known), median(one / all_ for one, all_ in known)
     if max((share for _, share in found.values()), default=0.0) <= STARTUP_SHARE:

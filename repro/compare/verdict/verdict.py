@@ -152,9 +152,9 @@ def _of_missed(item: Evidence, missed: Missed, share: FamilyShare) -> Decision:
     word: Verdict = item.asked.scale.below if missed.first > missed.second else item.asked.scale.above
     text = f"{start}{sentences.missed_figures(item, missed, share, word)}"
     if clear and (doubt := _missed_doubt(item, missed)):
-        unlike = item.grid is not None and bool(item.grid.unlike)
-        return "inconclusive", f"{text}; {doubt}", Advice(kind="equal_grids" if unlike else "tested")
-    return (word, text, None) if clear else ("inconclusive", text, Advice(kind="tested"))
+        text, clear = f"{text}; {doubt}", False
+    unlike = item.grid is not None and bool(item.grid.unlike)
+    return (word, text, None) if clear else ("inconclusive", text, Advice(kind="equal_grids" if unlike else "tested"))
 
 
 def _missed_doubt(item: Evidence, missed: Missed) -> str:
@@ -163,8 +163,9 @@ def _missed_doubt(item: Evidence, missed: Missed) -> str:
     The cell that is first more often is called quicker although it fails more often only if its mean time, misses
     included, is certainly the smaller one, and no exact test finds that it fails more often.
     """
-    if item.grid is not None and item.grid.unlike:
-        return f"{item.grid.unlike}, and this alone can decide which is first"
+    unlike = item.grid is not None and bool(item.grid.unlike)
+    if unlike and item.asked.stage is not None and item.asked.stage.anytime:
+        return "the evaluation grids differ, and this alone can decide which is first"
     mean, failures, ahead = missed.restricted, item.failures, missed.first > missed.second
     ends = mean.interval if mean is not None else None
     # Which of the two restricted means is certainly the smaller one.
@@ -173,7 +174,7 @@ def _missed_doubt(item: Evidence, missed: Missed) -> str:
         start = f"the {failures.more} is first more often, but fails more often ({failures.words}"
         if failures.p <= ALPHA:
             return f"{start}, exact p = {failures.p:.3g})"
-        if not (candidate_less if ahead else baseline_less):
+        if unlike or not (candidate_less if ahead else baseline_less):
             return f"{start}), and the mean time, misses included, does not show that it costs less"
     if mean is None or not (candidate_less or baseline_less) or (mean.ratio < 1) == ahead:
         return ""

@@ -55,7 +55,7 @@ def _kind(data: Any) -> str:
         return DEFAULT
     engine = data.get("engine")
     by_engine = (engine.get("kind") if isinstance(engine, Mapping) else engine) == PROGRAM
-    if isinstance(engine, Mapping) and "run" in engine and not by_engine:
+    if isinstance(engine, Mapping) and isinstance(engine.get("run"), list) and not by_engine:
         raise FieldProblem("an engine with a command (run) is a program: write kind: program", ("engine", "kind"))
     kind = data.get("kind", PROGRAM if by_engine else DEFAULT)
     if isinstance(kind, str) and kind in KINDS:

@@ -39,7 +39,7 @@ UNVERIFIED = ("self-reported: the programs state their quality and their trainin
               "their data, its order, their initial weights and their arithmetic were not compared")
 ONLY_TIMES = "only times are compared: that both do the same work was not checked"
 SAME_PROGRAM = ("all run one command with the same arguments: they differ only in what the suite declares of it "
-                "(batch, processes), which the command does not take")
+                "(batch, processes, epoch_samples), which the command does not take")
 GATED = ("self-reported: the programs state their quality and their training clock themselves; gated: with these files "
          "the first steps of both train alike (watch.trace), later ones were not compared")
 OF_SAMPLES = ("samples", "throughput")

@@ -55,9 +55,8 @@ def question_of(plan: Plan) -> str:
 
 
 def stop_of(plan: Plan) -> str:
-    """Return the sha256 of the targets and rules to stop of all its cells, and of the terms of a reproduction."""
+    """Return the sha256 of the targets and rules to stop of all its cells."""
     rules = sorted(rule for rules in stops_by_settings(_cells(plan)).values() for rule in rules)
-    rules += [plan.terms.model_dump_json()] if plan.terms else []
     return hashlib.sha256(json.dumps(rules).encode()).hexdigest()
 
 

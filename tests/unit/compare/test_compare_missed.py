@@ -83,15 +83,19 @@ def test_a_mean_time_clearly_on_the_other_side_leaves_it_open() -> None:
     assert "the candidate is first more often, but fails more often (failures 4 of 24" in found.because
 
 
-def test_unlike_grids_decide_no_order() -> None:
+@pytest.mark.parametrize(("last_miss", "verdict"), [(29.0, "faster"), (9.0, "inconclusive")])
+def test_on_unlike_grids_a_pair_has_an_order_only_if_its_brackets_have(last_miss: float, verdict: str) -> None:
     def curve(step: int) -> tuple[Point, ...]:
         return tuple(Point(samples=step * k, epochs=k, wall_seconds=k, train_seconds=k, value=0.1) for k in (1, 2))
 
     ours = [result(CANDIDATE, k, 10.0 + k / 10, curve=curve(100)) for k in range(10)]
-    found = against(ours, [item.model_copy(update={"curve": curve(250)})
-                           for item in some_missed(10, 3, 30.0, 40.0)])
-    assert found.verdict == "inconclusive"
-    assert "this alone can decide which is first" in found.because
+    found = against(ours, [
+        item.model_copy(update={"curve": curve(250), "bracket": item.bracket and item.bracket.model_copy(
+            update={"miss_wall_seconds": last_miss + item.repeat / 100})})
+        for item in some_missed(10, 3, 30.0, 40.0)])
+    assert found.verdict == verdict
+    assert any("the evaluation grids differ" in text for text in found.cautions)
+    assert verdict == "faster" or (found.advice is not None and found.advice.kind == "equal_grids")
 
 
 def test_a_budget_that_ended_early_proves_nothing() -> None:

@@ -110,7 +110,7 @@ def test_unlike_grids_alone_give_no_verdict(metric: str, steps: tuple[float, flo
 
 def numbered(trial: Result, epoch: float = 0.0) -> Result:
     """The same of a program that states no step, but perhaps the epoch."""
-    return trial.model_copy(update={"samples_to_target": None, "curve": tuple(
+    return trial.model_copy(update={"samples_to_target": None, "samples": None, "curve": tuple(
         point.model_copy(update={"samples": k, "epochs": epoch * k}) for k, point in enumerate(trial.curve, 1))})
 
 
@@ -134,7 +134,8 @@ def test_numbered_evaluations_that_are_further_apart_alone_give_no_verdict(steps
 
 def test_programs_with_equal_epochs_or_clearly_faster_ones_need_no_steps() -> None:
     assert numbered_both(0.5, (0.5, 1.0), 1, (0.0, 0.0)).verdict == "faster"
-    assert numbered_both(0.9, (0.9, 1.0), 1, (0.0, 0.0)).verdict == "faster"
+    assert numbered_both(0.9, (0.9, 1.0), 1, (0.0, 0.0)).verdict == "inconclusive", "the grids alone could do that"
+    assert numbered_both(0.9, (0.09, 0.1), 1, (0.0, 0.0)).verdict == "faster"
     found = numbered_both(0.7, (1.4, 2.0), 1, (0.2, 0.2))
     assert found.verdict == "faster" and not any("grids" in text for text in found.cautions)
 
@@ -194,16 +195,23 @@ def test_trials_that_all_hit_at_their_first_evaluation_say_so() -> None:
 
 
 def test_different_grids_are_reported_with_their_effect() -> None:
-    text = unlike_grids([seen(CANDIDATE, 0, 6.0, 0.64)], [seen(BASELINE, 0, 6.0, 0.704)])
+    text = unlike_grids([seen(CANDIDATE, 0, 6.0, 0.64)], [seen(BASELINE, 0, 6.0, 0.704)], METRICS["tta_wall"])
     assert "every 640 samples against every 704" in text
     assert "10.0 % of the time against up to 11.1 %" in text
 
 
 def test_like_grids_and_unknown_grids_are_silent() -> None:
     bare = Result(trial_id="t", cell_id="c", repeat=0, attempt=1, status="ok", tta_wall=1.0)
-    assert unlike_grids([seen(CANDIDATE, 0, 6.0, 0.64)], [seen(BASELINE, 0, 9.0, 0.64)]) == ""
-    assert unlike_grids([bare], [seen(BASELINE, 0, 6.0, 0.64)]) == ""
-    assert unlike_grids([], []) == ""
+    assert unlike_grids([seen(CANDIDATE, 0, 6.0, 0.64)], [seen(BASELINE, 0, 9.0, 0.64)], METRICS["tta_wall"]) == ""
+    assert unlike_grids([bare], [seen(BASELINE, 0, 6.0, 0.64)], METRICS["tta_wall"]) == ""
+    assert unlike_grids([], [], METRICS["tta_wall"]) == ""
+
+
+def test_steps_that_are_stated_are_no_mere_numbers() -> None:
+    slow, fast = (numbered(seen(cell, 0, 6.0, step)) for cell, step in ((BASELINE, 0.1), (CANDIDATE, 0.05)))
+    assert "no step is stated" in unlike_grids([fast], [slow], METRICS["tta_train"])
+    stated = [[item.model_copy(update={"curve_in_steps": True})] for item in (fast, slow)]
+    assert unlike_grids(*stated, METRICS["tta_train"]) == ""
 
 
 def test_an_open_ended_design_shares_the_error_of_its_brackets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ def test_the_log_rank_statistic_agrees_with_lifelines(
 
 def test_p_counts_every_deal() -> None:
     generator = np.random.default_rng(5)
-    for _ in range(10):
+    for _ in range(100):
         times, hits = np.ceil(generator.exponential(5, 9)), generator.random(9) < 0.7
         hits[0] = True
 
