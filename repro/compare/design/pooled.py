@@ -65,10 +65,8 @@ def pool(cells: Sequence[Mapping[int, Observed]]) -> list[MeanTrial]:
 def _pooled(seed: int, trials: Sequence[Observed]) -> MeanTrial:
     # The evaluations that all trials have, by which grids are compared.
     curve = tuple(
-        Point(samples=round(_mean(point.samples for point in points) or 0), value=None,
-              epochs=_mean((point.epochs for point in points), 0.0) or 0.0,
-              wall_seconds=_mean((point.wall_seconds for point in points), 0.0) or 0.0,
-              train_seconds=_mean((point.train_seconds for point in points), 0.0) or 0.0)
+        Point(samples=round(_mean(point.samples for point in points) or 0), wall_seconds=0.0, train_seconds=0.0,
+              epochs=_mean((point.epochs for point in points), 0.0) or 0.0, value=None)
         for points in zip(*(item.curve for item in trials), strict=False))
     # The final weights of all trials as one hash: equal for two levels whose cells trained the same.
     weights = [item.hashes.get("final_weights", "") for item in trials]

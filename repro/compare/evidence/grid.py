@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from operator import attrgetter
 from statistics import fmean
 
 from repro import stats
@@ -22,8 +20,6 @@ from repro.suite.metrics import MetricSpec
 
 Span = tuple[float, float]
 """(last miss, first hit) of one trial in the unit of the metric; a last miss of 0: nothing is known below the hit."""
-RHYTHM = 1.02
-"""Ratio of the times between evaluations beyond which grids without steps count as different."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,7 @@ def grid_of(
     candidate, baseline = (tuple(span for span in side.values() if span is not None) for side in spans)
     complete = len(candidate) + len(baseline) == len(ours.values) + len(theirs.values)
     return Grid(
-        unlike=unlike_grids(list(ours.results.values()), list(theirs.results.values()), spec),
+        unlike=unlike_grids(list(ours.results.values()), list(theirs.results.values())),
         share=stats.or_none(lambda: stats.bracket_bias((*candidate, *baseline))) if complete else None,
         first=(_first_hits(ours), _first_hits(theirs)),
         pairs=known if paired and complete_pairs else (),
@@ -169,7 +165,7 @@ def _first_hits(found: CellTrials) -> int:
     return sum(item.bracket is not None and item.bracket.miss_samples == 0 for item in found.results.values())
 
 
-def unlike_grids(candidate: Sequence[Observed], baseline: Sequence[Observed], spec: MetricSpec) -> str:
+def unlike_grids(candidate: Sequence[Observed], baseline: Sequence[Observed]) -> str:
     """Return what two different evaluation grids do to times to a target; "" if the grids are equal.
 
     A crossing is seen at the next evaluation, so a time is too long by at most one distance between evaluations.
@@ -179,8 +175,10 @@ def unlike_grids(candidate: Sequence[Observed], baseline: Sequence[Observed], sp
         return _unlike_widths(candidate, baseline)
     shared = min(len(ours), len(theirs))
     if ours[:shared] == theirs[:shared]:
-        numbered = all(item.only_numbered for item in (*candidate, *baseline) if item.curve)
-        return _unlike_rhythms(candidate, baseline, spec) if numbered else ""
+        if not _only_numbered(candidate, baseline):
+            return ""
+        text = "the evaluation grids may differ, because no step of an evaluation is stated"
+        return f"{text}; {_late(candidate, baseline)}"
     if ours[0] != theirs[0]:
         text = f"the evaluation grids differ: every {ours[0]} samples against every {theirs[0]}"
     else:
@@ -190,19 +188,11 @@ def unlike_grids(candidate: Sequence[Observed], baseline: Sequence[Observed], sp
     return f"{text}; {_late(candidate, baseline)}"
 
 
-def _unlike_rhythms(candidate: Sequence[Observed], baseline: Sequence[Observed], spec: MetricSpec) -> str:
-    """Return the same of evaluations that are only numbered, because a program states no step: by the time from one to
-    the next on the clock of the metric, unless they state equal epochs."""
+def _only_numbered(candidate: Sequence[Observed], baseline: Sequence[Observed]) -> bool:
+    """Return whether evaluations are only numbered, and equal epochs do not say that their grids are equal."""
     epochs = [[point.epochs for point in _longest(results)] for results in (candidate, baseline)]
-    if all(map(any, epochs)) and all(one == other for one, other in zip(*epochs, strict=False)):
-        return ""
-    clock = attrgetter("train_seconds" if spec.watched == "train" else "wall_seconds")
-    ours, theirs = (known_median(clock(later) - clock(earlier) for item in results
-                                 for earlier, later in pairwise(item.curve)) for results in (candidate, baseline))
-    if not ours or not theirs or max(ours, theirs) <= RHYTHM * min(ours, theirs):
-        return ""
-    return (f"the evaluation grids may differ: no step is stated, and evaluations are {ours:.3g} s apart against "
-            f"{theirs:.3g} s; {_late(candidate, baseline)}")
+    return all(item.only_numbered for item in (*candidate, *baseline) if item.curve) and not (
+        all(map(any, epochs)) and all(one == other for one, other in zip(*epochs, strict=False)))
 
 
 def _unlike_widths(candidate: Sequence[Observed], baseline: Sequence[Observed]) -> str:

@@ -59,7 +59,7 @@ def missed(
     if not any(hits):
         ends = f"{ours.without_words()}; {theirs.without_words()}"
         return Missed(f"no trial of either cell reached the target: {ends}", n=len(shared))
-    alike = not unlike_grids(list(ours.results.values()), list(theirs.results.values()), scale)
+    alike = not unlike_grids(list(ours.results.values()), list(theirs.results.values()))
     first, second = (sum(
         _before(one[repeat], other[repeat], None if alike else _earliest(cell.results[repeat], other[repeat], scale))
         for repeat in shared) if paired else 0 for one, other, cell in ((a, b, theirs), (b, a, ours)))
