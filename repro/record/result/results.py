@@ -172,7 +172,7 @@ class Result(Frozen):
     def only_numbered(self) -> bool:
         """`Point.samples` is the number of an evaluation: a program states no position, or an early record of 1.0.0rc1
         does not say that it does."""
-        return self.samples is None and not self.curve_in_steps and all(
+        return self.samples is None and self.samples_to_target is None and not self.curve_in_steps and all(
             point.samples == number for number, point in enumerate(self.curve, 1))
 
     @property
