@@ -412,12 +412,13 @@ def p_without_spread(logs: Sequence[float]) -> float:
 
 def _with_missed(base: Evidence) -> Evidence:
     scale = base.asked.scale
-    found = missed(base.ours, base.theirs, scale, base.asked.horizon)
+    grid = grid_of(base.ours, base.theirs, scale, paired=True)
+    found = missed(base.ours, base.theirs, scale, base.asked.horizon, like_grids=grid is None or not grid.unlike)
     if base.asked.stage is not None and base.asked.stage.anytime and found.p is not None:
         found = replace(found, p=missed_p(base.ours, base.theirs, scale))
     return replace(base, missed=found, refusal=found.refusal or _outside(base), p=found.p, less=found.first,
                    more=found.second, floor=stats.sign_flip_floor(max(1, found.n)), n=found.n,
-                   grid=grid_of(base.ours, base.theirs, scale, paired=True))
+                   grid=grid)
 
 
 def _unpaired(base: Evidence) -> Evidence:

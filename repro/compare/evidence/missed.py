@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from repro import stats
-from repro.compare.evidence.grid import span_of, unlike_grids
+from repro.compare.evidence.grid import span_of
 from repro.compare.evidence.pairing import CellTrials, Observation, Observed, observe
 from repro.compare.figures import Restricted, bounds
 from repro.core.numbers import plain_sum
@@ -37,7 +37,8 @@ class Missed:
 
 
 def missed(
-    ours: CellTrials, theirs: CellTrials, scale: MetricSpec, horizon: float | None, paired: bool = True
+    ours: CellTrials, theirs: CellTrials, scale: MetricSpec, horizon: float | None, paired: bool = True,
+    like_grids: bool = True,
 ) -> Missed:
     """Compare with missed, diverged, timed-out and out-of-memory runs kept in.
 
@@ -46,6 +47,7 @@ def missed(
 
     Args:
         horizon: up to where times are compared; None: as far as every run was watched.
+        like_grids: both cells are evaluated alike, so that first hits have the order of the crossings.
     """
     a = {repeat: observe(item, scale) for repeat, item in ours.results.items()}
     b = {repeat: observe(item, scale) for repeat, item in theirs.results.items()}
@@ -59,10 +61,9 @@ def missed(
     if not any(hits):
         ends = f"{ours.without_words()}; {theirs.without_words()}"
         return Missed(f"no trial of either cell reached the target: {ends}", n=len(shared))
-    alike = not unlike_grids(list(ours.results.values()), list(theirs.results.values()))
-    first, second = (sum(
-        _before(one[repeat], other[repeat], None if alike else _earliest(cell.results[repeat], other[repeat], scale))
-        for repeat in shared) if paired else 0 for one, other, cell in ((a, b, theirs), (b, a, ours)))
+    first, second = (sum(_before(one[repeat], other[repeat], None if like_grids else _earliest(
+        cell.results[repeat], other[repeat], scale)) for repeat in shared) if paired else 0
+        for one, other, cell in ((a, b, theirs), (b, a, ours)))
     alone = (sum(_alone(a[repeat], b[repeat]) for repeat in shared),
              sum(_alone(b[repeat], a[repeat]) for repeat in shared))
     empty = ours.name if not hits[0] else theirs.name if not hits[1] else ""

@@ -140,8 +140,8 @@ def create_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def start_momentum(optimizer: torch.optim.Optimizer) -> None:
-    """Let the momentum of torch's fused SGD start from zero, which gives the same steps: it makes it from memory as it
-    is in its first step, and writes nothing there if a scaled gradient overflows."""
+    """Set the momentum of torch's fused SGD to zero, which gives the same steps: its first step allocates the buffers
+    uninitialised, and does not write them if a scaled gradient overflows."""
     if type(optimizer) is torch.optim.SGD:
         for group in optimizer.param_groups:
             if group["fused"] and group["momentum"]:

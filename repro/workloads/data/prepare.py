@@ -1,7 +1,7 @@
 """Prepare a data set: find its files, convert them if necessary, examine and hash each, and write the manifest.
 
-Hashes are kept in `partial.txt` as they are made. A preparation that was interrupted goes on there: a file whose size
-and time of change are those noted is not read again.
+Hashes are appended to `partial.txt`. A preparation that was interrupted resumes from it: a file of the size and the
+modification time noted there is not read again.
 
 Everything is written to a folder beside that of the data set and takes its place at the end: whatever goes wrong, an
 earlier preparation stays as it was.

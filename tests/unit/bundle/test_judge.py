@@ -124,7 +124,7 @@ def test_trials_that_did_not_run_again_leave_it_open(tmp_path: Path) -> None:
 
 
 def test_a_record_that_was_not_completed_has_no_verdict_of_its_own(tmp_path: Path) -> None:
-    """Whoever ends it when its ratio looks well chooses the ratio."""
+    """A run that is ended when its ratio looks well has a chosen ratio."""
     first, second = run(tmp_path / "a", only=14), run(tmp_path / "b", seed=1)
     found = answer(first, second)
     assert found.answer == "reproduced", found.text()

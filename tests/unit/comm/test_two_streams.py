@@ -149,7 +149,7 @@ def test_a_synchronous_collective_of_nccl_has_no_work_to_wait_for(work: Any) -> 
 
 
 def test_ranks_that_measure_wait_for_one_another_on_their_own_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless it is told, NCCL takes the GPU with the number of the rank, which on a second node is another one."""
+    """Without device_ids NCCL takes the GPU with the number of the rank, which on a second node is another one."""
     waited: list[list[int]] = []
 
     def barrier(opts: Any) -> Any:

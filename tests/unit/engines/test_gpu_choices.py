@@ -216,7 +216,7 @@ def test_an_algorithm_of_nccl_is_asked_for_only_where_nccl_has_it(
 def test_a_first_scaled_gradient_that_overflows_leaves_the_momentum_at_zero(
     monkeypatch: pytest.MonkeyPatch, engine: Engine
 ) -> None:
-    """torch's fused SGD makes it from memory that nobody has written, here filled with NaN, and leaves it so."""
+    """torch's fused SGD allocates it uninitialised, here filled with NaN, and does not write it on an overflow."""
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(rules, "kernels", lambda groups, on_divided: {"foreach": False, "fused": True})
