@@ -47,14 +47,14 @@ def plan(seed: int, count: int, ranks: int, kinds: Sequence[str], longest: float
 
 def descendants(pid: int) -> Iterator[int]:
     """Every process below `pid`, by the kernel's own list: looking must cost next to nothing."""
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = task.read_text().split()
-        except OSError:
-            continue
-        for child in children:
-            yield int(child)
-            yield from descendants(int(child))
+    children: list[str] = []
+    with contextlib.suppress(OSError):  # it may end meanwhile, and so may each of its threads
+        for task in list(Path(f"/proc/{pid}/task").iterdir()):
+            with contextlib.suppress(OSError):
+                children += (task / "children").read_text().split()
+    for child in children:
+        yield int(child)
+        yield from descendants(int(child))
 
 
 def ranks_of(parent: int) -> dict[int, int]:
