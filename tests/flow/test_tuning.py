@@ -372,6 +372,52 @@ def test_verify_names_a_trial_that_was_abandoned_against_the_rule(copy: Path, tu
     assert "which does not follow from all earlier trials of its contender" in said
 
 
+def edit_abandoned(root: Path, tuning: Tuning, file: str, change: Callable[[str], str]) -> None:
+    item = next(item for item in tuning.record.results if item.status == "abandoned")
+    path = next((root / "tuning" / "trials" / item.trial_id).glob(file))
+    path.write_text(change(path.read_text()))
+
+
+def without_bar(log: str) -> str:
+    return "".join(line for line in log.splitlines(keepends=True) if '"x_hopeless"' not in line)
+
+
+def not_abandoned(result: str) -> str:
+    return result.replace('"status": "abandoned"', '"status": "missed"')
+
+
+def test_verify_names_what_contradicts_the_rule_for_hopeless_trials(copy: Path, tuning: Tuning) -> None:
+    original = Path(shutil.copytree(copy, copy.parent / "original"))
+    edit_abandoned(copy, tuning, "result_*.txt", without_bar)
+    assert "result.json: was abandoned without a bar in its log" in sealed(copy)
+    edit_abandoned(copy, tuning, "result.json", not_abandoned)
+    assert "result.json: its log states no bar; the rule gives" in sealed(copy)
+    hopeless = next(item for item in tuning.record.results if item.status == "abandoned")
+    for file in ("result_*.txt", "result.json"):
+        edit_abandoned(original, tuning, file, lambda text: text.replace(str(hopeless.curve[-1].value), "0.89"))
+    assert "result.json: was abandoned against the declared rule" in sealed(original)
+
+    def no_rule(plan: dict[str, Any]) -> None:
+        plan["suite"]["tune"]["hopeless"] = None
+
+    edit_plan(copy / "tuning", no_rule)
+    edit_abandoned(copy, tuning, "result.json", lambda text: text.replace('"missed"', '"abandoned"'))
+    assert "result.json: was abandoned, but the suite declares no rule for that" in sealed(copy)
+
+
+def test_verify_names_settings_of_no_contender_and_another_search(copy: Path) -> None:
+    def add(plan: dict[str, Any]) -> None:
+        more = json.loads(json.dumps(plan["suite"]["settings"][0]))
+        more["where"]["optimizer"] = {"kind": "sgd", "lr": 0.2}
+        plan["suite"]["settings"].append(more)
+        plan["suite"]["tuned"]["tune"]["trials"] = 9
+
+    edit_plan(copy, add)
+    said = sealed(copy)
+    assert "has settings, but is not a contender of the tuning" in said
+    assert "suite.tuned states another search than declared.json" in said
+
+
 def test_six_independent_searches_give_one_verdict_together(tmp_path: Path) -> None:
     text = SUITE.replace("master_seed: 5\n", "").replace("  trials: 8\n", "  trials: 3\n  searches: 6\n")
     text = text.replace("100000]", "4000]")  # every setting reaches the target
