@@ -129,8 +129,8 @@ class _Run:
             statements = Statements(self.choices, self.log, process.started_ns,
                                     self.reader.states_start or self.starts is not None)
             ended_by_us = self._read(process, statements, printed)
-            code = process.exit_code
-        self._finish(statements, code, ended_by_us, kills)
+            code, read_ns = process.exit_code, time.monotonic_ns()
+        self._finish(statements, code, read_ns if ended_by_us else process.ended_ns, ended_by_us, kills)
 
     def _describe(self, launched_ns: int) -> None:
         log, choices = self.log, self.choices
@@ -235,10 +235,12 @@ class _Run:
         except OutputProblem as error:
             self.problem = str(error)
 
-    def _finish(self, statements: Statements, code: int | None, ended_by_us: bool, kills: int | None) -> None:
+    def _finish(
+        self, statements: Statements, code: int | None, ended_ns: int, ended_by_us: bool, kills: int | None
+    ) -> None:
         if not ended_by_us and not self.problem:
             _check_exit(code, kills, [*self.last, self.failures.cause], self.failures.cause)
-        statements.end(self.starts is None or self.starts.is_needed)
+        statements.end(self.starts is None or self.starts.is_needed, ended_ns)
         if self.problem:
             statements.finding("output", self.problem, void=True)
         elif self.choices.stop.has_target and not any(seen.seen == "evaluation" for seen in statements.seen):

@@ -10,6 +10,7 @@ import re
 import secrets
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -173,6 +174,8 @@ class Process:
         finally:
             os.close(child)
         os.set_blocking(self._stream, False)
+        self._end_noted = threading.Thread(target=self._note_end, name="repro-program", daemon=True)
+        self._end_noted.start()
 
     def fileno(self) -> int:
         """The stream, for `select`."""
@@ -193,6 +196,17 @@ class Process:
     def exit_code(self) -> int | None:
         """None while it runs; negative: killed by that signal."""
         return self._process.poll()
+
+    @property
+    def ended_ns(self) -> int:
+        """Monotonic nanoseconds at which it ended, whatever it left running; waits for that."""
+        self._end_noted.join()
+        return self._ended_ns
+
+    def _note_end(self) -> None:
+        with contextlib.suppress(ChildProcessError):  # another thread has seen it
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        self._ended_ns = time.monotonic_ns()
 
     def wait(self, seconds: float) -> None:
         """Wait until it has ended, at most so long."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 from repro.core.events import EventLog
 from repro.core.redact import masked
@@ -155,12 +154,13 @@ class Statements:
         return ("missed" if last is None or finite else "diverged",
                 f"{stop.metric} never reached {stop.target:g}; its last value is {shown}")
 
-    def end(self, needs_start: bool) -> None:
+    def end(self, needs_start: bool, ended_ns: int) -> None:
         """Write how the run ended.
 
         Args:
             needs_start: without a start, or with one after the first evaluation, it is invalid; else its time counts
                 from the start of its process.
+            ended_ns: when the program ended, or its target was established.
         """
         evaluated = [seen for seen in self.seen if seen.seen == "evaluation"]
         if self.early and needs_start:
@@ -175,7 +175,8 @@ class Statements:
         if not self._begun:
             self._begin(self.started_ns)
         outcome, reason = self._judged(evaluated[-1].value if evaluated else None)
-        at = self._stopped_ns if self._stopped_ns is not None else time.monotonic_ns()
+        last_ns = max((seen.arrived_ns for seen in self.seen), default=0)  # what it started may have evaluated since
+        at = self._stopped_ns if self._stopped_ns is not None else max(ended_ns, last_ns)
         self.log.write(schema.RunStop(
             status="success" if outcome == "success" else "aborted", outcome=outcome, reason=reason,
             samples_count=self._samples(evaluated[-1]) if evaluated else 0,

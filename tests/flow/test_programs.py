@@ -395,6 +395,29 @@ def test_a_command_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     assert done.code == 2 and "command not found: 'pyhton9'" in done.error and not (tmp_path / "none").exists()
 
 
+LEFT = """\
+suite: left
+seeds: 1
+trial:
+  engine: {kind: program, run: [sh, -c, "sleep 0.1; sleep 30 &"], files: []}
+  stop: {design: end}
+"""
+
+
+def test_its_time_ends_with_it_whatever_it_leaves_running(tmp_path: Path) -> None:
+    """A daemon that keeps its output is waited for, found and ended after the time has ended."""
+    (tmp_path / "suite.yaml").write_text(LEFT)
+    result = launched(tmp_path)
+    assert result.status == "ok" and result.run_seconds is not None and 0.1 <= result.run_seconds < 0.9
+
+
+def test_what_ignores_its_end_at_the_target_has_the_time_of_its_target(tmp_path: Path) -> None:
+    code = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{HONEST}time.sleep(60)\n"
+    result = run_one(tmp_path, code, stop=", design: stop_at_target")
+    assert result.status == "ok" and result.tta_wall is not None and result.run_seconds is not None
+    assert 0 <= result.run_seconds - result.tta_wall < 1
+
+
 def test_it_is_ended_at_its_target_if_the_suite_says_so(tmp_path: Path) -> None:
     code = HONEST.replace("range(1, 6)", "range(1, 2000)")
     result = run_one(tmp_path, code, stop=", design: stop_at_target, confirm_evals: 2", more="  batch: {global: 1}")
