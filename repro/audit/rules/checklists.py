@@ -52,7 +52,7 @@ def error_bars(facts: Facts) -> Judged:
     if single := [cell.label for cell in ran if len(cell.runs) < 2]:
         return "fail", f"a single run gives no error bar: {join(single)}"
     if any(run.seed is None for cell in ran for run in cell.runs):
-        return lacks(facts, "what varies between the runs of a cell (their seed?) is not stated")
+        return untold(facts, "what varies between the runs of a cell (their seed?) is not stated")
     if same := [cell.label for cell in ran if len({run.seed for run in cell.runs}) < 2]:
         return "fail", f"all runs have one seed, so nothing varies that an error bar could show: {join(same)}"
     if repeated := [cell.repeated for cell in ran if cell.repeated]:
@@ -66,8 +66,8 @@ def error_bars(facts: Facts) -> Judged:
     if bare := [cell.label for cell in ran if not cell.interval and cell.cell_id not in compared]:
         return "fail", f"no interval of the cell and none of a ratio for {len(bare)} of {many(ran, 'cell')}: " \
                        f"{join(bare)}"
-    return "pass", f"{least} runs or more in each of {many(ran, 'cell')}; what varies is the seed: initial weights, " \
-                   "order, augmentation"
+    drawn = ": initial weights, order, augmentation" if all(run.drawn for cell in ran for run in cell.runs) else ""
+    return "pass", f"{least} runs or more in each of {many(ran, 'cell')}; what varies is the seed{drawn}"
 
 
 def compute(facts: Facts) -> Judged:

@@ -127,8 +127,8 @@ def hardware(facts: Facts) -> Judged:
     several = facts.several
     if unknown := [cell.label for cell in several if cell.bandwidth is None and not cell.loopback]:
         what = facts.interconnect or "interconnect not stated"
-        return lacks(facts, f"{facts.hardware}; {what}: bandwidth not recorded for {len(unknown)} of "
-                             f"{many(several, 'cell')} of several workers")
+        return untold(facts, f"{facts.hardware}; {what}: bandwidth not recorded for {len(unknown)} of "
+                              f"{many(several, 'cell')} of several workers")
     rates = {f"{cell.bandwidth / 1e6:g} Mbit/s" for cell in several if cell.bandwidth is not None}
     if several and not rates:
         return "pass", f"{facts.hardware}; all ranks on one machine, so there is no interconnect"

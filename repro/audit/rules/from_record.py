@@ -16,7 +16,7 @@ from repro.record.folder.store import Record
 from repro.record.result.remarks import joined
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
-from repro.suite.kinds.kinds import AnyStop
+from repro.suite.kinds.kinds import AnyStop, AnyTrialConfig
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
@@ -41,9 +41,10 @@ def record_facts(record: Record) -> Facts:
         by_cell.setdefault(item.cell_id, []).append(item)
     found = findings(record)
     compared, devices = found.comparisons, ", ".join(environment.devices) or environment.device
+    programs = all(isinstance(cell.choices, ProgramConfig) for cell in plan.cells)
     return Facts(
         origin="record", title=plan.suite.suite,
-        programs=all(isinstance(cell.choices, ProgramConfig) for cell in plan.cells),
+        programs=programs,
         no_target=not plan.design.has_target, measurements=plan.measures,
         cells=tuple(_cell(record, cell, by_cell.get(cell.cell_id, [])) for cell in plan.cells),
         comparisons=compared, contrasts=tuple((item.candidate, item.baseline) for item in compared),
@@ -51,7 +52,7 @@ def record_facts(record: Record) -> Facts:
         data=tuple(_data(item) for item in environment.data),
         hardware=f"{environment.cpu}, {environment.cores} cores, {devices}" if environment.cpu else None,
         interconnect=environment.interconnect or None,
-        software=tuple(f"{name} {version}" for name, version in environment.libraries.items()),
+        software=() if programs else tuple(f"{name} {version}" for name, version in environment.libraries.items()),
         system=f"{environment.system}, {environment.python}", commit=environment.commit, dirty=environment.dirty,
         varied=tuple(plan.suite.matrix), skipped=tuple((item.label, item.reason) for item in plan.skipped),
         excluded=len(plan.suite.exclude), missing=len(record.missing()),
@@ -68,7 +69,7 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
     summary = findings(record).summary(cell.cell_id, suite.default_metric if stop.has_target else suite.metric)
     return CellFacts(
         cell_id=cell.cell_id, label=cell.label, workers=choices.processes, global_batch=choices.global_batch,
-        runs=tuple(_run(record.plan.master_seed, item, stop) for item in results),
+        runs=tuple(_run(record.plan.master_seed, item, choices) for item in results),
         model=json.dumps(choices.workload.model_dump(mode="json"), sort_keys=True)
         if isinstance(choices, TrainingConfig) else None,
         target="" if not stop.has_target else
@@ -82,18 +83,20 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
         interval=summary.interval is not None or (summary.n > max(1, summary.ok) and summary.success is not None),
         bandwidth=min((item.network.slowest for item in results if item.network), default=None),
         loopback=record.environment.device == "cpu" and not record.nodes.nodes
-        and all(item.network is None for item in results),
+        and not isinstance(choices, ProgramConfig) and all(item.network is None for item in results),
         simulated=choices.origin == "simulated", repeated=joined(repeated_in(cell, results)),
     )
 
 
-def _run(master_seed: int, item: Result, stop: AnyStop) -> RunFacts:
+def _run(master_seed: int, item: Result, choices: AnyTrialConfig) -> RunFacts:
+    seeded = choices.takes_seed if isinstance(choices, ProgramConfig) else True
     wall = [point.wall_seconds for point in item.curve]
     traffic = item.traffic
     return RunFacts(
-        name=item.trial_id, reached=_reached(item, stop), seconds=item.tta_wall, epochs=item.epochs_to_target,
+        name=item.trial_id, reached=_reached(item, choices.stop), seconds=item.tta_wall, epochs=item.epochs_to_target,
         quality=item.best if item.best is not None else item.final,
-        throughput=item.samples_per_second, seed=f"{master_seed}/{item.repeat}", drawn=_drawn(item.hashes),
+        throughput=item.samples_per_second, seed=f"{master_seed}/{item.repeat}" if seeded else None,
+        drawn=_drawn(item.hashes),
         weights="final_weights" in item.hashes, every_rank=item.every_rank, initial=item.hashes.get("init_weights"),
         unexplained=item.conservation_error, backwards=wall != sorted(wall), stamped=item.run_seconds is not None,
         steps=item.steps is not None or item.operation is not None, points=len(item.curve),

@@ -157,7 +157,7 @@ def documented(facts: Facts) -> Judged:
     known = {"factors": facts.varied is not None, f"hardware{some}": facts.hardware is not None,
              "operating system": facts.system is not None, "libraries": bool(facts.software)}
     if lacking := [name for name, stated in known.items() if not stated]:
-        return lacks(facts, f"not stated: {', '.join(lacking)}")
+        return untold(facts, f"not stated: {', '.join(lacking)}")
     varied = f"varied: {join(facts.varied)}" if facts.varied else "nothing varies"
     return "pass", f"{varied}; {facts.hardware}; {facts.system}; {many(facts.software, 'library', 'libraries')} " \
                    "with versions"

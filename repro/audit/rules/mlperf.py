@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from repro.audit.rules.facts import CellFacts, Facts
-from repro.audit.rules.rule import ALWAYS, Judged, Rule, count, join, lacks, many
+from repro.audit.rules.rule import ALWAYS, Judged, Rule, count, join, lacks, many, untold
 from repro.record.result.result_warnings import CONSERVATION_TOLERANCE
 from repro.record.result.status import INTERRUPTED, LOST, meaning
 
@@ -79,7 +79,7 @@ def distinct_seeds(facts: Facts) -> Judged:
     if repeated := [cell.repeated for cell in facts.cells if cell.repeated]:
         return "fail", join(repeated)
     if unstated := sum(run.seed is None for _, run in facts.runs):
-        return lacks(facts, f"no seed logged in {unstated} of {many(facts.runs, 'run')}")
+        return untold(facts, f"no seed logged in {unstated} of {many(facts.runs, 'run')}")
     drawn = sum(run.drawn is not None for _, run in facts.runs)
     rest = f"; {drawn} with a hash of the weights and the order drawn from them" if drawn else ""
     return "pass", f"{many(facts.runs, 'run')} with seeds that differ inside every cell{rest}"

@@ -11,10 +11,13 @@ import pytest
 
 from repro.audit.rules import RULES, Facts, Finding, check, check_facts, failing_first
 from repro.audit.rules.from_record import record_facts
+from repro.bundle.source import open_record
 from repro.record.folder.ledger import Attempt
-from repro.record.folder.store import Record
+from repro.record.folder.store import Record, read_record
 from repro.record.result.results import Result
 from repro.suite.model import Trial
+from repro.suite.planning.plan import Plan
+from tests.commands import ROOT
 from tests.made_tuned import TUNED, make_tuned
 from tests.records import SCALING, SUITE, Course, default_course, make_record, scaling_course
 
@@ -305,3 +308,15 @@ def test_a_clock_that_goes_back(records: Records) -> None:
 @pytest.mark.parametrize(("rule", "verdict"), [("F6", "pass"), ("F9", "not applicable"), ("HB11", "not applicable")])
 def test_a_rule_about_links_does_not_fail_where_there_are_none(records: Records, rule: str, verdict: str) -> None:
     assert found(rule, facts(records.base)).verdict == verdict
+
+
+def test_what_only_a_program_knows_is_not_said_to_be_kept() -> None:
+    """Its command takes no {seed}; where its two ranks run, and with which libraries, nobody saw."""
+    with open_record(ROOT / "tests/data/corpus/1.0.0rc1/times-only.zip") as root:
+        record = read_record(root)
+        text = record.plan.model_dump_json(by_alias=True).replace("{seed}", "7")
+        plan = Plan.model_validate_json(text.replace('"processes":1', '"processes":2'))
+        found = record_facts(replace(record, plan=plan))
+    told = {item.id: (item.verdict, item.evidence) for item in check_facts(found)}
+    for rule_id in ("MLP4", "NEU3", "HB9", "F6", "F9", "HB11"):
+        assert told[rule_id][0] == "cannot tell" and "a program of the user's does not state it" in told[rule_id][1]
