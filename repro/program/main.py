@@ -24,6 +24,7 @@ from repro.program.observation import Line, LineSplitter, Observation, OutputPro
 from repro.program.output_readers import AirbenchReader, EndReader, MllogReader, PatternReader, StartFinder
 from repro.program.process import (
     DRAIN_SECONDS,
+    MOST_LISTED,
     Command,
     Process,
     changed_files,
@@ -115,7 +116,7 @@ class _Run:
         """What the gate of this run has compared of the cell, with these files."""
         self._next_look = 0.0
         self._room = MOST_OUTPUT
-        self._files: Mapping[str, tuple[int, int]] = {}
+        self._files: Mapping[str, tuple[int, int]] | None = {}
 
     def run(self, launched_ns: int) -> None:
         """Run the program to its end and write the log."""
@@ -265,6 +266,10 @@ class _Run:
     def _find_left(self, statements: Statements) -> None:
         """Report files that this start left where the next one runs: a program may load them."""
         after = listed(self.command.folder, self.place)
+        if self._files is None or after is None:
+            statements.finding("left", f"its folder holds more than {MOST_LISTED:,} files, so whether it left some "
+                               "that the next trial can read was not looked at", void=False)
+            return
         left = [name for name, state in sorted(after.items()) if self._files.get(name) != state]
         if left:
             shown = ", ".join(map(visible, left[:3])) + (f" and {len(left) - 3} more" if len(left) > 3 else "")

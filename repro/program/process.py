@@ -123,10 +123,10 @@ NOT_THE_PROGRAMS = re.compile(r"\..*|__pycache__|mlruns|mlartifacts|mlflow\.db.*
 """Names in a working folder that are not the program's to read."""
 
 
-def listed(folder: Path, record: Path) -> dict[str, tuple[int, int]]:
+def listed(folder: Path, record: Path) -> dict[str, tuple[int, int]] | None:
     """Return the files below a working folder, by path: when each was changed (nanoseconds), and its size in bytes.
 
-    What holds `record`, other records, hidden files and compiled code are left out; nothing if there are too many.
+    What holds `record`, other records, hidden files and compiled code are left out; None if there are too many.
     """
     found: dict[str, tuple[int, int]] = {}
     folder, record = folder.resolve(), record.resolve()
@@ -138,7 +138,7 @@ def listed(folder: Path, record: Path) -> dict[str, tuple[int, int]]:
             if NOT_THE_PROGRAMS.fullmatch(name):
                 continue
             if len(found) >= MOST_LISTED:
-                return {}
+                return None
             with contextlib.suppress(OSError):  # removed meanwhile
                 at = Path(root, name)
                 found[str(at.relative_to(folder))] = (at.stat().st_mtime_ns, at.stat().st_size)

@@ -108,6 +108,11 @@ def test_what_a_program_leaves_for_the_next_trial_is_said(tmp_path: Path) -> Non
     assert result.samples_to_target is None, "without `batch` steps are known, and no samples"
 
 
+def test_a_program_that_leaves_more_files_than_are_looked_at_is_told_so(tmp_path: Path) -> None:
+    result = run_one(tmp_path, HONEST + "for i in range(2001): open(f'part{i}.pt', 'w').close()\n")
+    assert result.status == "ok" and ["was not looked at" in item.text for item in result.warnings] == [True]
+
+
 @pytest.mark.slow
 def test_a_program_that_ignores_its_seed_gets_no_verdict_on_samples(tmp_path: Path) -> None:
     code = HONEST.replace("0.03", "0.03 * float(sys.argv[2])").replace(
