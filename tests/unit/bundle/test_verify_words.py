@@ -147,6 +147,14 @@ def test_a_label_that_leaves_out_what_tells_cells_apart_is_not_read(run: Path) -
     assert {cell.label.split(",")[0] for cell in read_plan(run / "plan.json").cells} == {"ddp", "deepspeed (stage=1)"}
 
 
+def test_a_suite_that_is_not_that_of_the_cells_is_seen_by_the_code_that_made_them(run: Path) -> None:
+    """The digest still is that of the cells, which only another version may expand from this suite."""
+    change(run, lambda data: data["suite"]["trial"]["stop"].update(target=0.5))
+    assert any("digest is " in item.what for item in verify(run).problems)
+    change(run, lambda data: data.update(repro_version="0.1.1", commit=None), "environment.json")
+    assert any("expands the suite differently" in note for note in verify(run).notes)
+
+
 @pytest.mark.parametrize("devices", [2, 8])
 def test_a_reproduction_keeps_what_its_record_skipped_on_another_machine(devices: int) -> None:
     source = read_suite("quickstart", ("processes=1,2,4",))
