@@ -223,6 +223,19 @@ def test_a_start_struck_from_the_ledger(run: Path) -> None:
     assert kinds(run) == {("ledger", "ledger.jsonl"), ("ledger", "result_1.txt")}
 
 
+def test_a_trial_moved_out_of_its_block_in_the_ledger(run: Path) -> None:
+    """Its pair would count for no time any more: by its place, and by a date that every file agrees with."""
+    name, path = trial_of(run).name, run / "ledger.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(sorted(lines, key=lambda line: name in line)))
+    reseal(run)
+    assert any("before which the plan has it" in item.what for item in verify(run).problems)
+    dated = [json.loads(line) | ({"started_ms": 1.7e12} if line == lines[0] else {}) for line in lines]
+    path.write_text("".join(f"{json.dumps(item)}\n" for item in dated))
+    reseal(run)
+    assert any("which started later" in item.what for item in verify(run).problems)
+
+
 def test_a_complete_run_without_its_index_is_not_as_it_was(run: Path) -> None:
     (run / index.NAME).unlink()
     assert kinds(run) == {("missing", index.NAME)}
