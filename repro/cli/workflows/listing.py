@@ -12,9 +12,12 @@ from pathlib import Path
 
 from repro.compare.findings import findings
 from repro.core.errors import OutputError, ReproError, UsageError, one_line
+from repro.core.files import read_model
 from repro.record.folder.lock import RunLock
 from repro.record.folder.store import TUNING, Record, RunFolder, read_record
 from repro.record.questions import answered
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
 from repro.runner.run import has_begun
 from repro.suite.planning.question import question_of
 from repro.tables.values import Row, plain
@@ -108,12 +111,20 @@ def leftovers(runs: Sequence[Path]) -> Iterator[Leftover]:
         trials = [] if folder.trials.is_symlink() else [
             path for path in folder.trials.glob("*") if not path.is_symlink()]
         for trial in trials:
-            if (path := trial / "checkpoints").exists() and folder.result(trial.name).is_file():
+            if (path := trial / "checkpoints").exists() and _stands(folder.result(trial.name)):
                 yield _found(path, "checkpoints of a trial that has ended")
         if folder.reports.is_dir() and (root / "sha256sums.txt").is_file():
             yield _found(folder.reports, f"a report: repro report {root} writes it again")
         for path in (*root.glob(".*.tmp"), *(path for trial in trials for path in trial.glob(".*.tmp"))):
             yield _found(path, "the file of a writer that was killed")
+
+
+def _stands(path: Path) -> bool:
+    """Return True if this is a result after which its trial does not run again: no crash, and no hang."""
+    try:
+        return not meaning(read_model(path, Result).status).reruns
+    except OutputError:  # missing or damaged: it runs again
+        return False
 
 
 def _found(path: Path, why: str) -> Leftover:

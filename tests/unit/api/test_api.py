@@ -339,6 +339,13 @@ def test_the_runs_of_a_folder_are_listed_and_cleaned(tmp_path: Path, monkeypatch
     assert not (tmp_path / "runs/empty").exists() and not (tmp_path / "runs/one/report").exists()
     assert repro.open("runs/one").state.startswith("unmodified") and "nothing to remove" in succeeded("clean").stdout
     assert type(called("clean", ".").exception).__name__ == "OutputError"
+    first, second = sorted((tmp_path / "runs/one/trials").iterdir())[:2]
+    for trial in (first, second):
+        (trial / "checkpoints").mkdir()
+    crashed = json.loads((first / "result.json").read_text()) | {"status": "crashed"}
+    (first / "result.json").write_text(json.dumps(crashed))
+    told = succeeded("clean").stdout
+    assert second.name in told and first.name not in told, "a crashed trial resumes from its checkpoint"
 
 
 def test_a_bundle_of_several_runs_is_refused_with_their_names(
