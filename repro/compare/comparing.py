@@ -10,7 +10,7 @@ from typing import Any
 
 from repro.compare.cells import CellIndex, CellPair, ComparedCell, by_cell, contrast_pairs
 from repro.compare.design.chosen import Chosen, one_of_searches
-from repro.compare.design.standing import Standing
+from repro.compare.design.standing import Standing, asked_otherwise
 from repro.compare.evidence import drift
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.read_back import ReadBack
@@ -20,17 +20,8 @@ from repro.record.folder.execution import Execution
 from repro.record.folder.store import without_collector
 from repro.record.result.results import Result
 from repro.suite.metrics import METRICS
-from repro.suite.model import MARGIN, Metric, Suite, Unit
+from repro.suite.model import MARGIN, Metric, Unit
 from repro.suite.planning.plan import Plan
-
-UNDECLARED = "{what}: the best of k of them shows a difference where there is none in up to 1 - 0.95^k (3: 14 %)"
-
-
-def asked_otherwise(suite: Suite, metric: Metric, baseline: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-    """Return the cautions on a metric or a baseline that the suite does not declare."""
-    return tuple(UNDECLARED.format(what=f"{what} was not declared") for what, other in (
-        (f"the metric {metric}", metric != suite.metric), ("this baseline", baseline not in (None, suite.baseline)))
-        if other)
 
 
 @without_collector()  # else every result of the record is visited again for every few contrasts

@@ -21,7 +21,7 @@ from repro.compare.cells import Combination, Factors, Level, Match, Named, by_ce
 from repro.compare.design.chosen import Chosen, one_of_searches
 from repro.compare.design.effect import Interaction, MainEffect
 from repro.compare.design.pooled import pool
-from repro.compare.design.standing import Standing
+from repro.compare.design.standing import Standing, asked_otherwise
 from repro.compare.evidence import drift
 from repro.compare.evidence.evidence import NO_SPREAD, ComparisonRequest, Evidence, examine, p_without_spread
 from repro.compare.evidence.pairing import CellTrials, cell_trials, mismatch, pairs_of
@@ -137,6 +137,7 @@ def main_effects(
     asked = ComparisonRequest(metric=metric or suite.metric, planned=plan.design.common, margin=suite.margin,
                               horizon=suite.horizon_of(metric or suite.metric),
                               refusals=(*standing.waits, *one_of_searches(plan)),
+                              cautions=asked_otherwise(suite, metric or suite.metric, baseline),
                               nodes=doubts.nodes(suite.unit), unit=suite.unit)
     measured = [_measure(match, trials, asked, doubts) for match in matches]
     verdicts = judged([item.evidence for item in measured])
@@ -174,7 +175,8 @@ def _measure(
     pairs = {key: pair for key, pair in every.items() if not pair.failed}
     names = tuple((one.cell_id, other.cell_id) for one, other in (pair.cells for pair in pairs.values()))
     asked = replace(asked, refusals=(*asked.refusals, *_first(doubts.refusals(*name, asked.scale) for name in names)),
-                    cautions=(*doubts.reruns(asked.scale, *names), *_first(doubts.cautions(*name) for name in names)),
+                    cautions=(*doubts.reruns(asked.scale, *names), *_first(doubts.cautions(*name) for name in names),
+                              *asked.cautions),
                     slots=_slots(names, doubts),
                     apart=frozenset().union(*(doubts.apart(*name) for name in names)))
     designs = {design_of(cell) for pair in pairs.values() for cell in pair.cells}

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from repro.compare.cells import CellIndex, ComparedCell, by_cell, factors_of, primary_pair, rerun_refusals
 from repro.compare.design.sequential import (
@@ -27,7 +28,17 @@ from repro.record.result.status import meaning
 from repro.stats import QualityClaim, mean_interval, or_none, quality_claim
 from repro.stats.sequential import StoppedMean
 from repro.suite.metrics import MetricSpec
+from repro.suite.model import Metric, Suite
 from repro.suite.planning.plan import Plan
+
+UNDECLARED = "{what}: the best of k of them shows a difference where there is none in up to 1 - 0.95^k (3: 14 %)"
+
+
+def asked_otherwise(suite: Suite, metric: Metric, baseline: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+    """Return the cautions on a metric or a baseline that the suite does not declare."""
+    return tuple(UNDECLARED.format(what=f"{what} was not declared") for what, other in (
+        (f"the metric {metric}", metric != suite.metric), ("this baseline", baseline not in (None, suite.baseline)))
+        if other)
 
 
 def figures_in_words(found: QualityClaim, target: float, direction: str, alpha: float) -> tuple[ClaimVerdict, str]:

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.compare.cells import CellIndex, contrast_pairs, tuned_levels
-from repro.compare.comparing import asked_otherwise
-from repro.compare.design.standing import Standing
+from repro.compare.design.standing import Standing, asked_otherwise
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.figures import Comparison
 from repro.compare.runs.two_runs import Ran, lacking, run_means, starts_of, with_failed_starts

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from repro.compare.cells import Named, by_cell
-from repro.compare.comparing import asked_otherwise
 from repro.compare.design.pooled import MeanTrial, mean_bracket, means
-from repro.compare.design.standing import Standing
+from repro.compare.design.standing import Standing, asked_otherwise
 from repro.compare.evidence.blocks import blocks_of
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.pairing import PAIRED_HASHES, cell_trials, mismatch

@@ -100,6 +100,15 @@ def test_an_effect_that_depends_on_another_factor_is_flagged_with_factor_and_siz
     assert found["butterfly"].flagged == ()
 
 
+def test_a_metric_or_a_baseline_that_was_not_declared_says_so(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    results = [item.model_copy(update={"step_seconds": item.tta_wall}) for item in trials(plan, known)]
+    for asked, text in (({"metric": "step_time"}, "the metric step_time"), ({"baseline": {"comm": "ring"}}, "this ba")):
+        for item in main_effects(plan, results, **asked):
+            assert any(caution.startswith(text) for caution in item.pooled.cautions)
+    assert not any("not declared" in text for item in main_effects(plan, results) for text in item.pooled.cautions)
+
+
 def test_only_combinations_with_both_levels_count(tmp_path: Path) -> None:
     text = SUITE + "exclude: [{comm: ring, processes: 1}]\n"
     plan = planned(tmp_path, text)
