@@ -20,11 +20,11 @@ from repro import stats
 from repro.compare.cells import Combination, Factors, Level, Match, Named, by_cell, design_of
 from repro.compare.design.chosen import Chosen, one_of_searches
 from repro.compare.design.effect import Interaction, MainEffect
-from repro.compare.design.pooled import pool
 from repro.compare.design.standing import Standing, asked_otherwise
 from repro.compare.evidence import drift
 from repro.compare.evidence.evidence import NO_SPREAD, ComparisonRequest, Evidence, examine, p_without_spread
 from repro.compare.evidence.pairing import CellTrials, cell_trials, mismatch, pairs_of
+from repro.compare.evidence.pooled import pool
 from repro.compare.evidence.read_back import ReadBack
 from repro.compare.evidence.repeated import repeated_in
 from repro.compare.figures import Repeated, bounds

@@ -13,6 +13,7 @@ from statistics import fmean
 
 from repro import stats
 from repro.compare.evidence.pairing import CellTrials, Observed
+from repro.compare.evidence.pooled import MeanTrial
 from repro.core.numbers import known_median
 from repro.record.result.result_warnings import init_excess
 from repro.record.result.results import Bracket, Point
@@ -94,6 +95,9 @@ def span_of(result: Observed, spec: MetricSpec, value: float) -> Span | None:
     If several hits in a row establish the target, the metric, `value`, is that of the last of them: both ends are moved
     by the time from the first hit to it, which is the same on equal grids.
     """
+    if isinstance(result, MeanTrial):
+        spans = [span_of(part, spec, part.at(spec.path)) for part in result.parts]
+        return _mean_span([span for span in spans if span is not None]) if None not in spans else None
     found = result.bracket
     if found is None:
         return None
@@ -101,6 +105,12 @@ def span_of(result: Observed, spec: MetricSpec, value: float) -> Span | None:
         return _span(float(found.miss_samples), float(found.hit_samples))
     high = value - (_confirming(result, found, spec) if spec.watched else 0.0)
     return _span(max(0.0, high - _width(result, found, spec, value)), high)
+
+
+def _mean_span(spans: Sequence[Span]) -> Span:
+    """Return the geometric mean of both ends."""
+    low, high = (math.exp(fmean(map(math.log, ends))) if all(ends) else 0.0 for ends in zip(*spans, strict=True))
+    return low, high
 
 
 def _span(low: float, high: float) -> Span | None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from repro.compare.cells import Named, by_cell
-from repro.compare.design.pooled import MeanTrial, mean_bracket, means
 from repro.compare.design.standing import Standing, asked_otherwise
 from repro.compare.evidence.blocks import blocks_of
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.pairing import PAIRED_HASHES, cell_trials, mismatch
+from repro.compare.evidence.pooled import MeanTrial, mean_trial
 from repro.compare.figures import Comparison
 from repro.compare.qualifiers import Failures
 from repro.compare.verdict.verdict import judged
@@ -262,14 +262,11 @@ def _common(run: Ran, cell: Cell) -> list[Result]:
 
 
 def run_means(runs: Sequence[Ran], cells: Sequence[Cell], spec: MetricSpec) -> list[MeanTrial]:
-    """Return one mean a run, of every figure over the trials of its cell; the grid of evaluations is that of its first
-    trial."""
+    """Return one mean a run, of every figure over the trials of its cell."""
     found = []
     for number, (run, cell) in enumerate(zip(runs, cells, strict=True)):
         trials = cell_trials(run.name, _common(run, cell), spec)
         if trials.values and not trials.wrong and not trials.without:
             of_run = [trials.results[repeat] for repeat in sorted(trials.values)]
-            found.append(MeanTrial(
-                repeat=number, means=means(of_run, zero=0.0), bracket=mean_bracket(of_run),
-                curve=tuple(of_run[0].curve), effective=of_run[0].effective, resumed=tuple(of_run[0].resumed)))
+            found.append(replace(mean_trial(number, of_run, zero=0.0), effective=of_run[0].effective, hashes={}))
     return found

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from repro.compare import Comparison, contrast
-from repro.compare.design.pooled import pool
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.grid import Grid, span_of, unlike_grids
+from repro.compare.evidence.pooled import pool
 from repro.compare.evidence.stage import Stage
 from repro.compare.verdict.verdict import judged
 from repro.record.result.results import Bracket, Point, Result, figure
@@ -82,10 +82,11 @@ def test_hits_that_confirm_the_target_move_the_bracket_without_counts_and_in_mea
                                      "tta_train": 13.0, "tta_cold": 15.3})
     wanted = spanned(trial, metric)
     assert spanned(trial.model_copy(update={"samples_to_target": None}), metric) == wanted
-    mean, = pool([{0: trial}, {0: trial}])
-    pooled = span_of(mean, METRICS[metric], mean.at(METRICS[metric].path) or 0.0)
-    assert pooled is not None and wanted is not None
-    assert pooled[0] / pooled[1] == pytest.approx(wanted[0] / wanted[1])
+    earlier = seen(CANDIDATE, 0, 6.5, 1.0)
+    mean, = pool([{0: trial}, {0: earlier}])
+    ends = zip(wanted or (), spanned(earlier, metric) or (), strict=True)
+    assert span_of(mean, METRICS[metric], mean.at(METRICS[metric].path) or 0.0) == pytest.approx(
+        [math.sqrt(one * other) for one, other in ends])
 
 
 @pytest.mark.parametrize("metric", TIMES)

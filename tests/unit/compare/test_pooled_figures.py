@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repro.compare.design.pooled import pool
+from repro.compare.evidence.pooled import pool
 from repro.record.result.parts import Controller, Exchange
 from repro.record.result.results import Result
 from repro.suite.metrics import METRICS

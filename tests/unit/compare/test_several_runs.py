@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from repro.core.errors import UsageError
 from repro.core.machine import Machine
 from repro.record.folder.execution import Execution
 from repro.record.folder.ledger import Attempt
-from repro.record.result.results import Bracket, Result
+from repro.record.result.results import Bracket, Point, Result
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
 from repro.suite.sequential import Sequential
@@ -97,6 +98,24 @@ def test_failed_starts_that_ran_again_are_beside_the_verdict_of_several_runs(pla
     assert any("failed starts 5 of 30 against 0 of 30 ran again" in text for text in found.cautions)
     none = versus_several([ledger(item, False) for item in before], [ledger(item, False) for item in after])[0]
     assert (none.spoken, none.failed_starts) == ("faster", None)
+
+
+def test_what_is_known_of_a_time_to_bounds_is_known_of_the_mean_of_a_run_to_no_less(plan: Plan) -> None:
+    def made(side: list[Ran], **changes: Any) -> list[Ran]:
+        return [replace(item, results=[each.model_copy(update={
+            name: value(each.tta_wall) for name, value in changes.items()}) for each in item.results]) for item in side]
+
+    before, after = sides(plan, 1, 0.9)
+    assert versus_several(before, after)[0].verdict == "faster"
+    late = versus_several(*(made(side, tta_wall_bounds=lambda wall: (0.7 * wall, wall)) for side in (before, after)))[0]
+    assert late.verdict == "inconclusive" and "10 times are known to bounds only" in late.because
+    numbered = versus_several(*(made(
+        side, samples_to_target=lambda wall: None,
+        curve=lambda wall: tuple(Point(samples=k, epochs=0, wall_seconds=wall * k / 5, train_seconds=wall * k / 5,
+                                       value=k) for k in range(1, 6)),
+        bracket=lambda wall: Bracket(miss_samples=4, hit_samples=5, miss_wall_seconds=0.8 * wall,
+                                     hit_wall_seconds=wall)) for side in (before, after)))[0]
+    assert numbered.verdict == "inconclusive" and "no step of an evaluation is stated" in numbered.because
 
 
 def test_four_runs_of_each_are_no_result(plan: Plan) -> None:

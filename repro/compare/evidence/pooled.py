@@ -25,6 +25,8 @@ class MeanTrial:
     repeat: int
     means: Mapping[str, float | None]
     """Path of a metric -> its mean."""
+    parts: Sequence[Observed]
+    """The trials themselves."""
     bracket: Bracket | None
     curve: tuple[Point, ...] = ()
     only_numbered: bool = False
@@ -59,34 +61,31 @@ def pool(cells: Sequence[Mapping[int, Observed]]) -> list[MeanTrial]:
         cells: of each cell, seed -> its trial, all with a figure.
     """
     seeds = sorted(set.intersection(*(set(found) for found in cells))) if cells else []
-    return [_pooled(seed, [found[seed] for found in cells]) for seed in seeds]
+    return [mean_trial(seed, [found[seed] for found in cells]) for seed in seeds]
 
 
-def _pooled(seed: int, trials: Sequence[Observed]) -> MeanTrial:
+def mean_trial(repeat: int, trials: Sequence[Observed], zero: float | None = None) -> MeanTrial:
+    """Return the mean of trials.
+
+    Args:
+        zero: the mean of a metric of which one value is 0.
+    """
     # The evaluations that all trials have, by which grids are compared.
     curve = tuple(
         Point(samples=round(_mean(point.samples for point in points) or 0), wall_seconds=0.0, train_seconds=0.0,
               epochs=_mean((point.epochs for point in points), 0.0) or 0.0, value=None)
         for points in zip(*(item.curve for item in trials), strict=False))
+    means = {spec.path: _mean((item.at(spec.path) for item in trials), zero) for spec in METRICS.values()}
     # The final weights of all trials as one hash: equal for two levels whose cells trained the same.
     weights = [item.hashes.get("final_weights", "") for item in trials]
-    return MeanTrial(repeat=seed, means=means(trials), bracket=mean_bracket(trials), curve=curve,
+    return MeanTrial(repeat=repeat, means=means, parts=trials, bracket=_mean_bracket(trials), curve=curve,
                      only_numbered=all(item.only_numbered for item in trials),
                      hashes={"final_weights": "+".join(weights)} if all(weights) else {},
                      resumed=tuple(part for item in trials for part in item.resumed),
                      tta_wall_bounds=_mean_bounds(trials))
 
 
-def means(trials: Sequence[Observed], zero: float | None = None) -> dict[str, float | None]:
-    """Return path -> geometric mean of every metric; None if a trial lacks it.
-
-    Args:
-        zero: the mean if one value is 0.
-    """
-    return {spec.path: _mean((item.at(spec.path) for item in trials), zero) for spec in METRICS.values()}
-
-
-def mean_bracket(trials: Sequence[Observed]) -> Bracket | None:
+def _mean_bracket(trials: Sequence[Observed]) -> Bracket | None:
     """Return the mean ends of the brackets; None if a trial has none."""
     found = [item.bracket for item in trials if item.bracket is not None]
     if len(found) < len(trials):
