@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from repro.compare.cells import Named, by_cell
+from repro.compare.cells import Named
 from repro.compare.design.standing import Standing, asked_otherwise
 from repro.compare.evidence.blocks import blocks_of
 from repro.compare.evidence.evidence import ComparisonRequest, examine
@@ -61,7 +61,7 @@ def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = 
     shared = [cell for cell in second.plan.cells if cell.cell_id in earlier]
     if not shared:
         raise UsageError(f"{first.name} and {second.name} have no cell in common")
-    before, after = by_cell(first.results), by_cell(second.results)
+    before, after = ({cell.cell_id: _common(run, cell) for cell in shared} for run in (first, second))
     found = [
         examine(
             Named(cell.cell_id, f"{cell.label} [{second.name}]", cell.choices),

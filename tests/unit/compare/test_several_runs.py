@@ -233,5 +233,15 @@ def test_a_sequential_run_counts_with_the_pairs_up_to_its_first_look(plan: Plan)
     assert short[0].verdict == "slower" and short[0].ratio == long[0].ratio
 
 
+def test_two_sequential_runs_with_the_same_seeds_are_paired_wherever_they_stopped(plan: Plan) -> None:
+    suite = plan.suite.model_copy(update={"seeds": 20, "sequential": Sequential.model_construct(looks=(6, 10, 14, 20))})
+    (one, *_), (other, *_) = ([replace(item, plan=plan.model_copy(update={"suite": suite}), results=[
+        each.model_copy(update={"hashes": {"init_weights": f"w{each.repeat}", "data_order": "o", "data": "d"}})
+        for each in item.results]) for item in side] for side in sides(plan, 1))
+    later = replace(other, results=[*other.results, *(plan_result(other, repeat) for repeat in range(6, 10))])
+    found = versus(one, later, "samples")[0]
+    assert (found.paired, found.n, found.pairs) == (True, 6, versus(one, other, "samples")[0].pairs)
+
+
 def plan_result(of: Ran, repeat: int) -> Result:
     return of.results[0].model_copy(update={"repeat": repeat, "trial_id": f"t{repeat}", "tta_wall": 100.0})
