@@ -174,26 +174,39 @@ def versus_several(
                                                 for run in every)]
     if not cells:
         raise UsageError("the runs have no cell in common")
+    spec = METRICS[chosen]
+    refusals, doubts = _repeated_seeds(before, after, spec)
     words = ["1 run" if len(side) == 1 else f"{len(side)} runs" for side in (before, after)]
     claimed = [(run.name, Standing(run.plan, run.results)) for run in after]
     found = judged([
         examine(
             Named(cell.cell_id, f"{cell.label} [{words[1]}]", cell.choices),
             Named(cell.cell_id, f"{cell.label} [{words[0]} against]", cell.choices),
-            run_means(after, [cell] * len(after), METRICS[chosen]),
-            run_means(before, [cell] * len(before), METRICS[chosen]),
+            run_means(after, [cell] * len(after), spec), run_means(before, [cell] * len(before), spec),
             ComparisonRequest(
-                metric=chosen, margin=plan.suite.margin, paired=False, withhold=False, cautions=tuple(cautions),
-                refusals=(*lacking(every, [cell] * len(every), METRICS[chosen]),
-                          *(f"{name}: {text}" for name, standing in claimed
-                            for text in standing.unclaimed(cell.cell_id, METRICS[chosen])))),
+                metric=chosen, margin=plan.suite.margin, paired=False, withhold=False,
+                cautions=(*cautions, *doubts), refusals=(
+                    *refusals, *lacking(every, [cell] * len(every), spec),
+                    *(f"{name}: {text}" for name, standing in claimed
+                      for text in standing.unclaimed(cell.cell_id, spec)))),
         )
         for cell in cells
     ])
-    spec = METRICS[chosen]
     return [with_failed_starts(item, starts_of(after, [cell] * len(after), spec),
                                starts_of(before, [cell] * len(before), spec))
             for item, cell in zip(found, cells, strict=True)]
+
+
+def _repeated_seeds(
+    before: Sequence[Ran], after: Sequence[Ran], spec: MetricSpec
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return (refusals, cautions) about runs of one side that share a master seed: they repeat the same trainings,
+    whose luck each of them counts again. Times of the same seeds on both sides still differ by the machine alone."""
+    seeds = [[run.plan.master_seed for run in side] for side in (before, after)]
+    if not (spec.to_target or spec.by_training) or all(len(set(side)) == len(side) for side in seeds):
+        return (), ()
+    text = "runs of one side have the same master seed: they repeat its trainings and say nothing about other seeds"
+    return ((text,), ()) if spec.by_training or set(seeds[0]) != set(seeds[1]) else ((), (text,))
 
 
 def starts_of(runs: Sequence[Ran], cells: Sequence[Cell], spec: MetricSpec) -> tuple[int, int]:

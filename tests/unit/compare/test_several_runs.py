@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,33 @@ def test_what_is_known_of_a_time_to_bounds_is_known_of_the_mean_of_a_run_to_no_l
         bracket=lambda wall: Bracket(miss_samples=4, hit_samples=5, miss_wall_seconds=0.8 * wall,
                                      hit_wall_seconds=wall)) for side in (before, after)))[0]
     assert numbered.verdict == "inconclusive" and "no step of an evaluation is stated" in numbered.because
+
+
+def seeded(side: list[Ran], seeds: Sequence[int], spread: float = 0.0) -> list[Ran]:
+    """The runs with master seeds, each of which trains quickly or slowly by itself."""
+    found = []
+    for item, seed in zip(side, seeds, strict=True):
+        luck = float(np.exp(np.random.default_rng(seed).normal(0, spread)))
+        suite = item.plan.suite.model_copy(update={"master_seed": seed})
+        found.append(replace(item, plan=item.plan.model_copy(update={"suite": suite}), results=[
+            each.model_copy(update={"tta_wall": each.tta_wall * luck, "samples_to_target": 5000 * luck * each.tta_wall})
+            for each in item.results if each.tta_wall]))
+    return found
+
+
+def test_runs_that_repeat_the_seeds_of_a_side_count_its_luck_once(plan: Plan) -> None:
+    """Equal cells whose trainings spread by 20 %: with one seed on each side every comparison finds a difference."""
+    both = sides(plan, 1)
+    for first in range(8):
+        one, other = (seeded(side, [first + place] * 5, 0.2) for side, place in zip(both, (0, 100), strict=True))
+        assert {versus_several(one, other, metric)[0].verdict for metric in ("tta_wall", "samples")} == {"inconclusive"}
+    text = "runs of one side have the same master seed"
+    same = [versus_several(*(seeded(side, [7] * 5) for side in sides(plan, 1, 0.8)), metric)[0]
+            for metric in ("tta_wall", "samples", "step_time")]
+    assert [item.verdict for item in same] == ["faster", "inconclusive", "faster"]
+    assert [any(text in words for words in (item.because, *item.cautions)) for item in same] == [True, True, False]
+    own = versus_several(*(seeded(side, range(k, k + 5)) for k, side in enumerate(sides(plan, 1, 0.8))))[0]
+    assert own.verdict == "faster" and not any(text in words for words in own.cautions)
 
 
 def test_four_runs_of_each_are_no_result(plan: Plan) -> None:
