@@ -101,6 +101,7 @@ class TogetherOutput(Output):
     suite: str
     suite_digest: str
     note: str
+    warnings: list[str]
     contrasts: list[TogetherContrast]
 
 

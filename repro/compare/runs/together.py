@@ -18,10 +18,12 @@ from typing_extensions import Self
 from repro.compare import Metric, compare
 from repro.compare.figures import Comparison
 from repro.compare.runs.merge import names_of
-from repro.compare.runs.run_warnings import alterations
+from repro.compare.runs.run_warnings import alterations, run_warnings
 from repro.compare.runs.runs import check_metric
+from repro.compare.runs.two_runs import differing
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
+from repro.record.environment.differences import changed_data
 from repro.record.folder.store import Record, read_plan, read_record
 from repro.stats.interval import from_log
 from repro.stats.random_effects import RandomEffects, random_effects
@@ -120,15 +122,18 @@ class Together:
     suite: str
     digest: str
     contrasts: tuple[Contrast, ...]
+    warnings: tuple[str, ...] = ()
+    """In which machines, libraries or code the records differ, and how they were made."""
     note: str = ("no verdict: the choice of records was not declared before they ran, and it can decide the answer")
 
     def as_json(self) -> dict[str, Any]:
         return {"schema": 1, "suite": self.suite, "suite_digest": self.digest, "note": self.note,
-                "contrasts": [item.as_json() for item in self.contrasts]}
+                "warnings": list(self.warnings), "contrasts": [item.as_json() for item in self.contrasts]}
 
     def text(self) -> str:
         return "\n".join([f"{self.suite}, digest {self.digest[:16]}: random effects over records (DerSimonian-Laird, "
-                          "Hartung-Knapp)", *(line for item in self.contrasts for line in item.lines()), self.note])
+                          "Hartung-Knapp)", *(line for item in self.contrasts for line in item.lines()),
+                          *(f"warning: {text}" for text in self.warnings), self.note])
 
 
 def independent(roots: Sequence[Path]) -> bool:
@@ -150,6 +155,9 @@ def together(roots: Sequence[Path], metric: Metric | None = None) -> Together:
         if (record.plan.digest, record.plan.method) != (first.plan.digest, first.plan.method):
             raise UsageError(f"{name}: is of another suite or method than {names[0]} (digest {record.plan.digest[:16]} "
                              f"against {first.plan.digest[:16]}); only records of one suite are combined")
+        if changed := changed_data(first.environment, record.environment):
+            raise UsageError(f"{name}: is of other data than {names[0]} ({'; '.join(changed)}); only records of the "
+                             "same data are combined")
     if len({record.plan.master_seed for record in records}) < 2:
         raise UsageError(f"all {len(records)} runs have the master seed {first.plan.master_seed}, so they are one "
                          "record; records are independent if each has its own seeds. Several runs of each side: "
@@ -167,7 +175,10 @@ def together(roots: Sequence[Path], metric: Metric | None = None) -> Together:
             for name, record, each in zip(names, records, found, strict=True)])
         contrasts.append(Contrast(f"{shown.candidate_label} against {shown.baseline_label}", shown.metric, parts,
                                   effects))
-    return Together(first.plan.suite.suite, first.plan.digest, tuple(contrasts))
+    told = [text for record in records[1:] for text in differing(first.environment, record.environment)]
+    told += [f"{item.line} [{name}]" for name, record in zip(names, records, strict=True)
+             for item in run_warnings(record) if not item.is_note]
+    return Together(first.plan.suite.suite, first.plan.digest, tuple(contrasts), tuple(dict.fromkeys(told)))
 
 
 def _unfit(item: Comparison | None, logs: np.ndarray) -> str:

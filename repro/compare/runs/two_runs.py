@@ -127,12 +127,11 @@ def forced(first: Ran, second: Ran, force: bool) -> tuple[str, ...]:
 def _cautions(first: Ran, second: Ran) -> tuple[str, ...]:
     """Return cautions: two runs are never interleaved, and may be from different machines."""
     return ("the runs were made one after the other, not interleaved: a change of the machine looks like a change of "
-            "the cells", *_differing(first, second))
+            "the cells", *differing(first.environment, second.environment))
 
 
-def _differing(first: Ran, second: Ran) -> tuple[str, ...]:
+def differing(one: Environment | None, other: Environment | None) -> tuple[str, ...]:
     """Return the caution that two runs are of different machines, libraries or code."""
-    one, other = first.environment, second.environment
     if one is None or other is None:
         return ()
     differ = [name for name in ("cpu", "cores", "device", "devices", "python", "commit")
@@ -169,7 +168,8 @@ def versus_several(
     plan = after[0].plan
     chosen = metric or plan.suite.metric
     cautions = dict.fromkeys((UNIT, *(text for other in every[1:] for text in (
-        *forced(every[0], other, force), *_differing(every[0], other))), *asked_otherwise(plan.suite, chosen)))
+        *forced(every[0], other, force), *differing(every[0].environment, other.environment))),
+        *asked_otherwise(plan.suite, chosen)))
     cells = [cell for cell in plan.cells if all(cell.cell_id in {item.cell_id for item in run.plan.cells}
                                                 for run in every)]
     if not cells:

@@ -13,11 +13,12 @@ import pytest
 from repro.compare import compare
 from repro.compare.runs.together import together
 from repro.core.errors import UsageError
+from repro.core.files import write_model
 from repro.record.folder.index import seal
 from repro.record.folder.store import Record
 from repro.stats.random_effects import random_effects
 from tests.in_process import refusal, succeeded
-from tests.records import SUITE, Course, default_course, make_record
+from tests.records import SUITE, Course, default_course, make_record, sample_environment
 
 
 def record(folder: Path, name: str, seed: int, slow: float = 1.0, suite: str = SUITE, crash: bool = False) -> Record:
@@ -82,6 +83,20 @@ def test_the_command(tmp_path: Path) -> None:
     assert "several records together have no verdict" in refused
     other = record(tmp_path, "other", 9, suite=SUITE.replace("lr: 0.1", "lr: 0.2"))
     assert "other: is of another suite or method than r0" in refusal("compare", *names, str(other.folder.root))
+
+
+def test_records_of_other_data_are_refused_and_those_of_other_machines_say_so(tmp_path: Path) -> None:
+    found = [record(tmp_path, f"r{seed}", seed).folder for seed in range(3)]
+    roots, environment = [item.root for item in found], sample_environment()
+    assert together(roots).warnings == ()
+    write_model(found[2].environment, environment.model_copy(update={"cpu": "another", "load_1min": 9.0}))
+    seal(found[2])
+    differ, busy = together(roots).warnings
+    assert differ == "the runs differ in cpu" and busy.startswith("Busy machine: ") and busy.endswith("[r2]")
+    data = environment.data[0].model_copy(update={"sha256": "1" * 64})
+    write_model(found[2].environment, environment.model_copy(update={"data": (data,)}))
+    with pytest.raises(UsageError, match=r"r2: is of other data than r0 .* only records of the same data are combined"):
+        together(roots)
 
 
 def test_a_modified_record_counts_neither_nor_takes_the_place_of_another(tmp_path: Path) -> None:
