@@ -24,6 +24,7 @@ from repro.compare.runs.run_warnings import run_warnings
 from repro.compare.verdict.sentences import describe_resumed_trials
 from repro.compare.verdict.verdict import judged
 from repro.core.errors import visible
+from repro.record.environment.differences import changed_data
 from repro.record.folder.store import Record
 from repro.record.result.status import meaning
 from repro.stats.interval import from_log
@@ -241,7 +242,8 @@ def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]], term
     again = _verdicts(second, {claim: after for claim, (_, after) in sides.items()})
     alone = {claim: Alone(verdicts[pair], again[claim]) for claim in found
              if (pair := (claim.candidate, claim.baseline or "")) in verdicts and claim in again}
-    claims = tuple(_claim(claim, *sides[claim], _missing(second, claim, kept), terms, len(found), look,
+    other = [f"other {text}" for text in changed_data(first.environment, second.environment)]
+    claims = tuple(_claim(claim, *sides[claim], [*other, *_missing(second, claim, kept)], terms, len(found), look,
                           alone.get(claim)) for claim in found)
     return Reproduction(_together([*(item.answer for item in claims), *(item.answer for item in cells)]), claims, cells,
                         tuple(_levels(first, second, kept)), tuple(between_executions(first, second)), terms,

@@ -65,6 +65,14 @@ def test_a_ratio_within_the_margin_is_reproduced_and_one_far_outside_is_not(
     assert found.claims[0].change is not None
 
 
+def test_a_claim_is_not_reproduced_on_other_data(tmp_path: Path) -> None:
+    first, second = run(tmp_path / "a", seed=1), run(tmp_path / "b", seed=2)
+    assert answer(first, second).answer == "reproduced"
+    data = second.environment.data[0].model_copy(update={"sha256": "1" * 64})
+    found = answer(first, replace(second, environment=second.environment.model_copy(update={"data": (data,)})))
+    assert found.answer == "inconclusive" and found.claims[0].because.startswith("other data of digits (")
+
+
 def test_a_claim_for_all_nodes_of_a_class_cannot_be_judged_on_one_computer(tmp_path: Path) -> None:
     record = run(tmp_path, text=f"{TWO}unit: node\n")
     with pytest.raises(UsageError, match=r"unit: node.*run its suite again in a pool"):
