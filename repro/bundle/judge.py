@@ -71,10 +71,12 @@ class Alone:
 
     @property
     def lost(self) -> str:
-        """That the second execution alone does not show the difference of the record; "" if it does."""
+        """That the second execution alone does not give the verdict of the record; "" if it does."""
         word = self.record.verdict
-        if not self.shows_difference or word == self.again.verdict:
+        if word not in DECIDED or word == self.again.verdict:
             return ""
+        if word == "same":
+            return "that both are the same was not found again"
         if not self.again.reachable:
             return f"{self.again.n} pairs cannot show by themselves that the candidate is {word}"
         return f"that the candidate is {word} was not found again"

@@ -324,6 +324,13 @@ def test_a_difference_that_the_new_run_does_not_find_is_named_beside_reproduced(
     assert large.claims[0].limits == () and "alone: the record slower" in large.text()
 
 
+def test_two_cells_that_were_the_same_and_no_longer_are_is_named_beside_a_wide_margin(tmp_path: Path) -> None:
+    first = run(tmp_path / "a", 1.0, seed=1)
+    found = answer(first, run(tmp_path / "b", 1.2, seed=2), terms=Terms(pairs=10, margin=0.3))
+    assert (found.answer, found.claims[0].limits) == ("reproduced", ("that both are the same was not found again",))
+    assert answer(first, run(tmp_path / "c", 1.0, seed=2)).claims[0].limits == ()
+
+
 def test_a_reproduction_of_fewer_pairs_finds_the_difference_by_itself(tmp_path: Path) -> None:
     """As a run it has no verdict of its own, because its pairs are a part of another's; beside the answer it has."""
     first, second = run(tmp_path / "a", seed=1), run(tmp_path / "b", seed=2, only=14)
