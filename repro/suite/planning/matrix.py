@@ -228,7 +228,7 @@ def _located(text: str, path: tuple[str | int, ...], item: Combination, problem:
 
 def _label(suite: Suite, expanded: list[tuple[AnyTrialConfig, Combination]], problem: Problem) -> list[Cell]:
     cells: list[Cell] = []
-    seen: dict[str, str] = {}
+    seen: dict[str, Combination] = {}
     every = [shown_factors(choices, suite.matrix) for choices, _ in expanded]
     varying = [key for key in suite.matrix if len({shown[key] for shown in every}) > 1]
     for (choices, item), shown in zip(expanded, every, strict=True):
@@ -240,11 +240,12 @@ def _label(suite: Suite, expanded: list[tuple[AnyTrialConfig, Combination]], pro
         if suite.combine != "all" and suite.tune is None:
             differs_in = differing(factors, {key: every[0][key] for key in varying})
         label = label_of(choices, factors, differs_in)
-        if canonical(choices) in seen:
-            repeated = [key for key, levels in suite.matrix.items()  # none: two factors set the same field
-                        if len({json.dumps(level, sort_keys=True) for level in levels}) < len(levels)]
-            raise problem(f"the cell {label!r} is requested twice", ("matrix", *repeated[:1]))
-        seen[canonical(choices)] = label
+        if (earlier := seen.setdefault(canonical(choices), item)) is not item:
+            apart = [key for key, level in item.levels.items() if level != earlier.levels.get(key)]
+            if len(apart) > 1:  # two factors set the same field
+                raise problem(f"the cell {label!r} is requested twice", ("matrix",))
+            equal = f" by two equal levels, {shown[apart[0]]}" if apart else ""
+            raise problem(f"the cell {label!r} is requested twice{equal}", ("matrix", *apart))
         cells.append(Cell(cell_id=choices.cell_id, label=label, factors=factors, choices=choices,
                           differs_in=differs_in))
     return cells

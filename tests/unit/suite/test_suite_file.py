@@ -110,7 +110,8 @@ MISTAKES = [
     ("metric: top1", "metric: top5", 8, "trial.stop.metric", "no metric 'top5'; did you mean 'top1'?"),
     ("metric: top1", "metric: top1, direction: lower", 8, "trial.stop.direction", "top1 improves upwards"),
     # duplicate cells, contrasts without cells, nothing left
-    ("processes: [1, 2]", "processes: [2, 2]", 12, "matrix", "'ddp' is requested twice"),
+    ("processes: [1, 2]", "processes: [2, 2]", 12, "matrix", "'ddp' is requested twice by two equal levels, 2"),
+    ("engine: [ddp, ", "engine: [{kind: ddp}, ddp, ", 11, "matrix.engine", "by two equal levels, ddp"),
     ("baseline: {engine: ddp}", "baseline: {engine: single}", 15, "baseline", "cells: ddp, 1 process; ddp, 2"),
     ("candidate: {engine: deepspeed", "candidate: {engine: fake", 17, "primary.candidate", "no cell of this suite"),
     ("{engine: deepspeed, processes: 1}", "{processes: [1, 2]}", 13, "exclude", "every combination is excluded"),
