@@ -306,9 +306,10 @@ def _startup_cautions(item: Evidence) -> list[str]:
         return []
     each = "; ".join(f"{label} {seconds:.3g} s, {share:.0%} of it".replace("%", " %")
                      for label, (seconds, share) in found.items())
+    own = all(side.results[repeat].at("tta_train") for side in (item.ours, item.theirs) for repeat in side.values)
     return [f"start-up is on the clock before the first output or step ({each}): imports and data, which hide a "
-            "difference in training; let evaluation.start name the line with which training begins, or compare by "
-            "tta_train"]
+            "difference in training; let evaluation.start name the line with which training begins"
+            + (f", or compare by {item.asked.metric.replace('wall', 'train')}" if own else "")]
 
 
 def _own_clock_cautions(item: Evidence) -> list[str]:
@@ -329,8 +330,8 @@ def _own_clock_cautions(item: Evidence) -> list[str]:
     if abs(left_out[0] - left_out[1]) <= min(tolerated):
         return []
     return ["the programs' own clocks count unequal shares of the time between their evaluations by the clock of repro "
-            f"({'; '.join(shares)}): one leaves out more, or runs slow; compare by tta_wall, too"]
-
+            f"({'; '.join(shares)}): one leaves out more, or runs slow; compare by "
+            f"{item.asked.metric.replace('train', 'wall')}, too"]
 
 def _drift_cautions(item: Evidence) -> list[str]:
     found = item.adjusted

@@ -217,6 +217,16 @@ def test_start_up_on_the_clock_of_more_than_a_tenth_is_beside_the_verdict(startu
     assert not any("start-up" in text for text in against(*sides, "tta_train").cautions)
 
 
+@pytest.mark.parametrize("clock", ["tta", "end"])
+def test_the_caution_on_start_up_advises_the_training_clock_of_the_metric_if_there_is_one(clock: str) -> None:
+    for train, advised in ((None, False), (5.0, True)):
+        sides = [[result(cell, k, 10.0 + k / 10, startup_seconds=4.0, tta_train=train) for k in range(6)]
+                 for cell in (CANDIDATE, BASELINE)]
+        caution, = (text for text in against(*sides, f"{clock}_wall").cautions if "start-up" in text)
+        assert caution.endswith(f"begins, or compare by {clock}_train") is advised
+        assert advised or caution.endswith("name the line with which training begins")
+
+
 def test_start_up_is_beside_a_verdict_without_a_ratio_too() -> None:
     ours = [result(CANDIDATE, k, 10.0 + k / 10, startup_seconds=4.0) for k in range(6)]
     missed = trials(BASELINE, [None] * 6, run_seconds=30.0)
@@ -240,6 +250,8 @@ def test_a_program_whose_own_clock_counts_less_than_the_others_does_not_pass_wit
     sides = made(ours, counted), made(theirs, 1.0)
     found = contrast(ours, theirs, *sides, "tta_train", primary=True)
     assert any("(candidate 60 %; baseline 100 %)" in text for text in found.cautions) is warned
+    assert any(text.endswith("compare by end_wall, too") for text in contrast(
+        ours, theirs, *sides, "end_train", primary=True).cautions) is warned
     assert not any("own clocks" in text for text in contrast(ours, theirs, *sides, "tta_wall", primary=True).cautions)
     assert not any("own clocks" in text for text in against(*sides, "tta_train").cautions), "our engines' clock is ours"
 
