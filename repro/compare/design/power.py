@@ -36,6 +36,9 @@ class ContrastPower(Frozen):
     primary: bool
     contrasts: int
     """Tests that share the 5 %: 1 for the primary contrast, else the family that Holm corrects for."""
+    pairs: int
+    """Planned pairs that its verdict is on: in a sequential design those of the last look, for others than the primary
+    contrast those of the first."""
     pilot_pairs: int
     sd_log: float | None
     """Standard deviation of log(candidate / baseline) over the pilot's pairs; about the relative spread."""
@@ -82,12 +85,12 @@ class Power(Frozen):
         assert item.sd_log is not None and item.sd_log_interval is not None
         after = f" after Holm over {item.contrasts} contrasts" if item.contrasts > 1 else ""
         limits = item.sd_log_interval
-        shown = f"{self.pairs} pairs cannot be significant{after}, however large the difference" if \
+        shown = f"{item.pairs} pairs cannot be significant{after}, however large the difference" if \
             item.detectable is None else f"smallest detectable difference {item.detectable - 1:.1%}{after}"
         shown += (f"; spread of pairs {item.sd_log:.2%} ({limits.low:.2%} to {limits.high:.2%}, {item.pilot_pairs} "
                   "pilot pairs)")
         if item.power_difference is not None and item.power_same is not None:
-            shown += (f"; these {self.pairs} pairs find a difference of {100 * self.margin:g}% with "
+            shown += (f"; these {item.pairs} pairs find a difference of {100 * self.margin:g}% with "
                       f"{item.power_difference:.0%} and equal cells to be the same with {item.power_same:.0%} "
                       "probability")
         return shown.replace("%", " %") + self._needs(item)
@@ -127,17 +130,19 @@ def power(plan: Plan, pilot: Record) -> Power:
     known = [value for value in lengths if value is not None]
     return Power(
         pilot=str(pilot.folder.root), metric=plan.suite.metric,
-        pairs=plan.suite.seeds, margin=plan.suite.margin,
+        pairs=plan.design.repeats, margin=plan.suite.margin,
         contrasts=tuple(_contrast(item, plan, 1 if item.primary else family, seconds) for item in found),
-        seconds=sum(known) * plan.suite.seeds if len(known) == len(lengths) else None,
+        seconds=sum(value * plan.design.repeats_of(place) for place, value in enumerate(known))
+        if len(known) == len(lengths) else None,
     )
 
 
 def _contrast(found: Comparison, plan: Plan, contrasts: int, seconds: dict[str, float]) -> ContrastPower:
     lengths = [seconds.get(name) for name in (found.candidate, found.baseline)]
+    pairs = plan.design.repeats if found.primary else plan.design.common
     base = {
         "candidate_label": found.candidate_label, "baseline_label": found.baseline_label, "primary": found.primary,
-        "contrasts": contrasts, "pilot_pairs": len(found.pairs),
+        "contrasts": contrasts, "pairs": pairs, "pilot_pairs": len(found.pairs),
         "seconds_per_pair": None if None in lengths else plain_sum(value for value in lengths if value is not None),
     }
     nothing = {"sd_log": None, "sd_log_interval": None, "detectable": None, "needed_pairs": None}
@@ -146,7 +151,7 @@ def _contrast(found: Comparison, plan: Plan, contrasts: int, seconds: dict[str, 
         return ContrastPower.model_validate({**base, **nothing, "problem": why})
     logs = stats.log_ratios([pair.candidate for pair in found.pairs], [pair.baseline for pair in found.pairs])
     spread, interval = spread_interval([float(value) for value in logs])
-    pairs, margin, level, pilot = plan.suite.seeds, plan.suite.margin, ALPHA / contrasts, len(logs)
+    margin, level, pilot = plan.suite.margin, ALPHA / contrasts, len(logs)
     return ContrastPower.model_validate({
         **base, "sd_log": spread, "sd_log_interval": interval,
         "detectable": stats.detectable_ratio(spread, pairs, level, POWER, pilot),

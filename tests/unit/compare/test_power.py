@@ -50,6 +50,16 @@ def test_the_spread_is_that_of_the_pilots_log_ratios(tmp_path: Path, pilot: Reco
     assert found.power_same == stats.equivalence_power(found.sd_log, 1.0, 10, 0.05, pilot=6)
 
 
+def test_in_a_sequential_design_other_contrasts_have_the_power_of_the_pairs_of_its_first_look(
+    tmp_path: Path, pilot: Record,
+):
+    looks = SUITE.replace("seeds: 6", "sequential: {looks: [8, 20, 40], power: 1.0}")
+    found, first = power(plans.planned(tmp_path, looks), pilot), power(planned(tmp_path, 8), pilot)
+    assert [item.pairs for item in found.contrasts] == [40, 8, 8, 8]
+    assert found.contrasts[1:] == first.contrasts[1:] and "; these 8 pairs find a difference" in found.text()
+    assert found.seconds == pytest.approx((2 * 40 + 2 * 8) / (4 * 8) * (first.seconds or 0), rel=0.5)
+
+
 def test_the_cost_is_the_ledgers(tmp_path: Path, pilot: Record):
     found = power(planned(tmp_path, 10), pilot)
     took = {cell.cell_id: [item.seconds for item in pilot.attempts if item.cell_id == cell.cell_id]
