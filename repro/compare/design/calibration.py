@@ -58,6 +58,11 @@ class Null(Frozen):
     pairs: tuple[Pair, ...] = ()
 
     @property
+    def run(self) -> str:
+        """The run of its source."""
+        return self.source.partition("#")[0]
+
+    @property
     def false_positive(self) -> bool:
         return self.verdict in DIFFERENT
 
@@ -223,7 +228,7 @@ def place_for(digest: str, pooled: bool = False) -> Path:
 
 
 def add(path: Path, found: Calibration) -> Calibration:
-    """Add nulls to those in a file; nulls of the same source are replaced.
+    """Add nulls to those in a file; nulls of the same run and cell are replaced, however its pairs were grouped.
 
     Raises:
         UsageError: the file holds nulls of another suite or machine.
@@ -235,8 +240,9 @@ def add(path: Path, found: Calibration) -> Calibration:
                                ("machine", there.machine, found.machine)):
             if old != new:
                 raise UsageError(f"{path}: holds nulls of another {what} ({old}, not {new}); --to names another file")
-        both = {(item.source, item.cell_id, item.metric): item for item in (*there.nulls, *found.nulls)}
-        found = calibration(found.suite, found.suite_digest, found.method, found.machine, both.values())
+        again = {(item.run, item.cell_id) for item in found.nulls}
+        kept = [item for item in there.nulls if (item.run, item.cell_id) not in again]
+        found = calibration(found.suite, found.suite_digest, found.method, found.machine, [*kept, *found.nulls])
     write_model(path, found)
     return found
 

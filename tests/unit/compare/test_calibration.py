@@ -174,6 +174,17 @@ def test_nulls_add_up_and_the_same_source_counts_once(tmp_path: Path):
     assert Calibration.model_validate_json(path.read_bytes()) == found
 
 
+def test_pairs_that_are_grouped_again_count_once(tmp_path: Path):
+    record = twin_record(tmp_path / "run", 6, 2, seed=1)
+
+    def kept(pairs: int) -> Calibration:
+        nulls, _ = nulls_of(record, record.plan.cells, "tta_wall", pairs)
+        return add(tmp_path / "c.json", calibration.calibration("sample", "d" * 64, METHOD, "m", nulls))
+
+    assert [(item.n, sum(len(null.pairs) for null in item.nulls)) for item in map(kept, (6, 12, 6))] == [
+        (2, 12), (1, 12), (2, 12)]
+
+
 @pytest.mark.parametrize(("changed", "word"), [({"digest": "e" * 64}, "suite digest"),
                                                ({"machine": "other"}, "machine")])
 def test_nulls_of_another_suite_or_machine_are_not_mixed(tmp_path: Path, changed: dict[str, str], word: str):
