@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,9 @@ MAX_BYTES = 1 << 18
 MAX_DEPTH = 20
 MAX_NODES = 10_000
 MAX_DIGITS = 100
-"""Most characters of a number. YAML 1.1 has base 60 (1:59:59), whose time grows with the square of the length."""
+"""Most characters of a number."""
+OTHER_BASE = re.compile(r"[-+]?0[0-7_]+|.*:.*")
+"""A number of base 8 or 60 in YAML 1.1, which people read otherwise: 064 is 52 there, and 1:30 is 90."""
 NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
@@ -96,6 +99,9 @@ class YamlFile:
         line = node.start_mark.line + 1
         if node.tag in NUMBERS and len(node.value) > MAX_DIGITS:
             raise SuiteError(f"a number of more than {MAX_DIGITS} characters", file=self.name, line=line)
+        if node.tag in NUMBERS and OTHER_BASE.fullmatch(node.value):
+            raise SuiteError(f"{node.value}: YAML reads this as base 8 (leading zero) or 60 (colon); write a decimal "
+                             "number, or text in quotes", file=self.name, line=line)
         self._check_encodable(node)
         try:
             return _value(node)

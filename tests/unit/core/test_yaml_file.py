@@ -50,6 +50,7 @@ def test_data_are_plain() -> None:
     ("1e-3", 0.001), ("5E-4", 0.0005), ("-1e3", -1000.0), (".5e1", 5.0), ("1.0e-3", 0.001), ("5.0e-4", 0.0005),
     ("'1e-3'", "1e-3"), ("e5", "e5"), ("1e", "1e"), ("12", 12), ("true", True), ("null", None), ("~", None),
     ("2024-01-02", "2024-01-02"), ("hello", "hello"), ("!!str 5", "5"),
+    ("0", 0), ("0.5", 0.5), ("-0.0", -0.0), ("0x10", 16), ("'1:30'", "1:30"),
 ])
 def test_scalars_are_parsed_as_people_expect(written: str, meant: object) -> None:
     data = YamlFile("s.yaml", f"value: {written}").data["value"]
@@ -67,6 +68,8 @@ def test_scalars_are_parsed_as_people_expect(written: str, meant: object) -> Non
     ("a: 1\nb: !!python/object/apply:os.system ['true']\n", 2,
      "tags (tag:yaml.org,2002:python/object/apply:os.system)"),
     ("a: 1\nb: !!python/name:os.system x\n", 2, "could not determine a constructor"),
+    ("a: 1\nb: 064\n", 2, "064: YAML reads this as base 8"),
+    ("a: 1\nb: [1, -1:30.5]\n", 2, "-1:30.5: YAML reads this as base 8 (leading zero) or 60"),
     ("a: " + "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), 1, f"nested deeper than {MAX_DEPTH} levels"),
 ])
 def test_forbidden_content_of_a_suite(text: str, line: int, problem: str) -> None:
