@@ -42,7 +42,10 @@ class SuitePart(Frozen):
 
 def describe_error(error: ValidationError, model: type[BaseModel]) -> tuple[str, tuple[str | int, ...]]:
     """Return the first problem of a pydantic error: one sentence, and the path to the field."""
-    items = error.errors(include_url=False)
+    # Of `compile`, which may be false, the mapping that was written is wrong.
+    items: list[dict[str, Any]] = [
+        {**item, "loc": tuple(part for part in item["loc"] if part != "Compilation")}
+        for item in error.errors(include_url=False) if "literal[False]" not in item["loc"]]
     # If a key is missing because it is misspelt, the misspelling is what to fix.
     misspelt = [item for item in items if item["type"] == "extra_forbidden" and items[0]["type"] == "missing"]
     item = (misspelt or items)[0]

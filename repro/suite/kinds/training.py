@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -94,6 +95,8 @@ class TrainingConfig(TrialConfig):
     @field_validator("compile", mode="before")
     @classmethod
     def _compile_by_default(cls, value: Any) -> Any:
+        if not isinstance(value, bool | Mapping | Compilation):
+            raise FieldProblem("must be false, true or a mapping")
         return {} if value is True else value
 
     @model_validator(mode="after")

@@ -204,3 +204,14 @@ def test_what_was_asked_for_is_compared_with_what_ran() -> None:
     assert mismatches(four, ran, {"OMP_NUM_THREADS": "1"}) == []
     assert mismatches(four, {**ran, "input_workers": "3"}, {}) == [Unlike(name="input_workers", wanted="4", ran="3")]
     assert mismatches(config(), {}, {}) == [], "a workload that looks its batches up reads nothing back"
+
+
+@pytest.mark.parametrize(("written", "problem"), [
+    ("maybe", "matrix.compile[0]: must be false, true or a mapping"),
+    ("{moda: default}", "matrix.compile[0].moda: unknown key; did you mean 'mode'?"),
+    ("{cache: 3}", "matrix.compile[0].cache: must be 'cold' or 'warm' (given: 3)"),
+])
+def test_a_wrong_compile_is_named_as_it_is_written(tmp_path: Path, written: str, problem: str) -> None:
+    with pytest.raises(SuiteError) as caught:
+        plan(tmp_path, f"matrix:\n  compile: [{written}]\n")
+    assert problem in str(caught.value)
