@@ -5,6 +5,7 @@ A bundle is a zip, written reproducibly and read as untrusted input.
 
 from __future__ import annotations
 
+import filecmp
 import glob
 import os
 import re
@@ -152,13 +153,17 @@ def pack(path: Path, files: Mapping[str, bytes]) -> None:
     """Write `files` (name -> content) to a zip, sorted by name; the same files and zlib give the same bytes.
 
     Raises:
-        OutputError: the archive cannot be written.
+        OutputError: the archive cannot be written, or a file with other content has its name.
     """
     refuse_large(path, len(files), sum(map(len, files.values())))
     try:
-        with replacing(path) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, False, 6) as archive:
-            for name, content in sorted(files.items()):
-                archive.writestr(_entry(name), content)
+        with replacing(path) as stream:
+            with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, False, 6) as archive:
+                for name, content in sorted(files.items()):
+                    archive.writestr(_entry(name), content)
+            stream.flush()
+            if path.exists() and not path.is_symlink() and not filecmp.cmp(path, stream.name, shallow=False):
+                raise OutputError(f"{path}: exists and is not this bundle; name another file with -o, or remove it")
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
 

@@ -341,6 +341,16 @@ def test_a_modified_run_is_not_bundled(run: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "x.zip").exists()
 
 
+def test_a_bundle_replaces_no_other_file(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"notes\.txt: exists and is not this bundle; name another file"):
+        make_bundle(run, tmp_path / "notes.txt", "CC0-1.0")
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    first = make_bundle(run, tmp_path / "x.zip", "CC0-1.0")
+    assert make_bundle(run, tmp_path / "x.zip", "CC0-1.0") == first
+    assert sorted(path.name for path in tmp_path.iterdir() if path != run) == ["notes.txt", "x.zip"]
+
+
 def test_a_bundle_is_a_crate_that_its_own_library_reads(run: Path, tmp_path: Path) -> None:
     from rocrate.rocrate import ROCrate
 
