@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import click
 
 import repro
-from repro.core.errors import Exit, Interrupted, ReproError, UsageError, one_line
+from repro.core.errors import Exit, Interrupted, ReproError, UnknownName, UsageError, one_line
 
 UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EBADF, errno.EFBIG)
 """Errors of an output that has no name: stdout."""
@@ -75,6 +75,13 @@ class LazyGroup(click.Group):
         found: click.Command = getattr(import_module(module), name)
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self._lazy and not ctx.resilient_parsing:
+            raise UnknownName("command", args[0], (name for name, (_, line) in self._lazy.items() if line))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in sorted(self._lazy.items()) if line])
@@ -125,7 +132,8 @@ def main() -> None:
         click.echo("interrupted", err=True)
         sys.exit(Exit.INTERRUPTED)
     except click.ClickException as error:
-        error.message = one_line(error.message)  # type: ignore[misc]  # it quotes what was written
+        if not isinstance(error, click.exceptions.NoArgsIsHelpError):
+            error.message = one_line(error.message)  # type: ignore[misc]  # it quotes what was written
         error.show()
         sys.exit(Exit.USAGE)
     except ReproError as error:  # a line, and a further one for each engine that trains otherwise

@@ -179,7 +179,8 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     (("plan", "good.yaml", "-o", "batch=63"), "error: -o batch=63: trial.batch.global: global batch 63"),
     (("plan", "good.yaml", "--seeds", "0"), "Error: Invalid value for '--seeds'"),
     (("plan",), "Error: Missing argument 'SUITE'"),
-    (("plam", "good.yaml"), "Error: No such command 'plam'"),
+    (("plam", "good.yaml"), "error: no command named 'plam'; did you mean 'plan'?"),
+    (("data",), "  prepare  Check the files of data set NAME and write its manifest."),
     (("list", "engine"), "Error: Invalid value for"),
     (("run", "quickstart", "--seeds", "3"), "error: --seeds 3: a sequential design runs up to its last look; leave "
      "this out, or for a fixed number add -o sequential=null"),
