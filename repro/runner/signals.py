@@ -81,8 +81,9 @@ class Interrupts:
 
     def _received(self, number: int, frame: object) -> None:
         if self._only_answers:
-            # Not by print: the handler may run in the middle of another one.
-            os.write(2, f"ending: {self._closing_text}, please wait (Ctrl-\\ aborts)\n".encode())
+            # Before the closing `_listen` kills. Not by print: the handler may run in the middle of another one.
+            if self._closing:
+                os.write(2, f"ending: {self._closing_text}, please wait (Ctrl-\\ aborts)\n".encode())
             return
         self._only_answers = True
         self._raised = Interrupted(number)

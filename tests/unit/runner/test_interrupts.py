@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -361,6 +362,26 @@ def test_a_signal_that_comes_while_a_late_trial_is_killed_is_delivered() -> None
             raise elastic.SignalException("from a terminal", signal.SIGINT)
     with node_launch._signals_delivered(ending):
         raise elastic.SignalException("its own", signal.SIGTERM)
+
+
+TWICE = """
+import os, pathlib, signal, time
+from repro.record.folder.lock import RunLock
+from repro.runner.signals import Interrupts
+with RunLock(pathlib.Path()).acquire() as lock, Interrupts(lock, "next", "the report is being written"):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+"""
+
+
+def test_a_second_signal_that_kills_promises_no_report(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", TWICE], cwd=tmp_path, capture_output=True, text=True, check=False,
+                           env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}, timeout=60)
+    assert (ended.returncode, ended.stderr) == (130, "killed; completed trials are kept; next\n")
 
 
 # ---- an interrupt that is dropped
