@@ -178,7 +178,7 @@ def _judge(code: int, err: str, seconds: float) -> str:
     if code not in CODES or "internal error" in err or "Traceback" in err:
         return f"exit code {code}: {err[-600:]}"
     lines = [line for line in err.splitlines() if line.startswith(("error:", "Error:"))]
-    if code == 2 and len(lines) != 1:
+    if code == 2 and len(lines) != 1 and "\nCommands:\n" not in err:  # a group without a command prints its help
         return f"exit code 2 with {len(lines)} lines of error: {err[-600:]}"
     if any(not sign.isprintable() for line in lines for sign in line):
         return f"an error that is not printable: {lines[0][:600]!r}"
