@@ -43,8 +43,8 @@ def compare(
 
     Of two runs, the cells of the second are compared with the same cells of the first.
 
-    Times of two runs get no verdict: a machine that is 1 % slower in one of them looks like a difference. Several runs
-    of each, made in turns (ABBA ABBA), do: name those of the baseline with --against.
+    Times and memory of two runs get no verdict: a machine 1 % slower in one of them looks like a difference. Several
+    runs of each, made in turns (ABBA ABBA), do: name those of the baseline with --against.
 
     Three or more RUNs of one suite, each with its own seeds, give the mean ratio over runs (random effects), without a
     verdict.

@@ -25,9 +25,9 @@ from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan
 
 SEPARATE = "each run has its own state of the machine"
-TWO_RUNS = ("two separate runs are not pairs: a machine 1 % slower in one of them looks like a difference; put both "
-            "cells into one suite, whose trials take turns, or give five runs of each, made in turns (ABBA), with "
-            "--against")
+TWO_RUNS = ("two separate runs are not pairs: a machine that is 1 % slower, or fuller, in one of them looks like a "
+            "difference; put both cells into one suite, whose trials take turns, or give five runs of each, made in "
+            "turns (ABBA), with --against")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = 
     """Compare every cell of the second run with the same cell of the first: one family, with Holm's correction.
 
     A machine that is 1 or 2 % slower in one of two runs gives every pair the same shift, and no test within them can
-    tell it from a difference of the cells. So a figure that a clock is in gets no verdict from two runs: its ratio is
-    shown unpaired and labelled. Counts and qualities do not depend on the machine's speed: they are paired by seed if
-    both runs have the same seeds and their hashes agree, else Welch on logs.
+    tell it from a difference of the cells. So a figure that the machine is in, a time or a memory, gets no verdict from
+    two runs: its ratio is shown unpaired and labelled. Samples and qualities, which training alone decides, are paired
+    by seed if both runs have the same seeds and their hashes agree, else Welch on logs.
 
     Args:
         force: compare runs of different suites or methods too, with a caution on every comparison.
@@ -71,7 +71,7 @@ def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = 
         )
         for cell in shared
     ]
-    if METRICS[chosen].clocked:  # no verdict, so no p: the trials of one run are no sample of what runs differ by
+    if not METRICS[chosen].by_training:  # no verdict, so no p: the trials of one run are no sample of runs
         found = [replace(item, p=None, floor=1.0, equivalence=None) for item in found]
     return judged(found)
 
@@ -79,9 +79,9 @@ def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = 
 def _request(first: Ran, second: Ran, after: Sequence[Result], before: Sequence[Result], metric: Metric,
            cautions: tuple[str, ...]) -> ComparisonRequest:
     suite = second.plan.suite
-    clocked = METRICS[metric].clocked
-    unpaired = SEPARATE if clocked else why_unpaired(after, before, metric)
-    instead = "its ratio and interval do not contain it" if clocked else "Welch on logs instead"
+    trained = METRICS[metric].by_training
+    unpaired = why_unpaired(after, before, metric) if trained else SEPARATE
+    instead = "Welch on logs instead" if trained else "its ratio and interval do not contain it"
     said = (f"not paired: {unpaired}; {instead}",) if unpaired else ()
     missing = tuple(
         f"{len(found)} of {run.plan.design.common} planned trials of {run.name} have run; no verdict before all have"
@@ -89,7 +89,7 @@ def _request(first: Ran, second: Ran, after: Sequence[Result], before: Sequence[
     return ComparisonRequest(
         metric=metric, margin=suite.margin, horizon=suite.horizon_of(metric), paired=not unpaired,
         cautions=(*cautions, *said),
-        refusals=(TWO_RUNS, *missing) if clocked else missing, withhold=not clocked)
+        refusals=missing if trained else (TWO_RUNS, *missing), withhold=trained)
 
 
 def why_unpaired(candidate: Sequence[Result], baseline: Sequence[Result], metric: Metric) -> str:
@@ -159,11 +159,11 @@ def versus_several(
     sides alike: see `require_turns`.
 
     Raises:
-        UsageError: the suite digests or the methods differ without `force`, a cell is not in every run, or a clock is
-            in the metric and the order of the runs gives one side an advantage.
+        UsageError: the suite digests or the methods differ without `force`, a cell is not in every run, or the machine
+            is in the metric and the order of the runs gives one side an advantage.
     """
     every = [*before, *after]
-    if METRICS[metric or after[0].plan.suite.metric].clocked:
+    if not METRICS[metric or after[0].plan.suite.metric].by_training:
         require_turns(before, after)
     plan = after[0].plan
     chosen = metric or plan.suite.metric

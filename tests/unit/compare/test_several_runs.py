@@ -146,6 +146,21 @@ def test_runs_that_repeat_the_seeds_of_a_side_count_its_luck_once(plan: Plan) ->
     assert own.verdict == "faster" and not any(text in words for words in own.cautions)
 
 
+def test_memory_that_a_whole_run_has_more_of_is_no_verdict(plan: Plan) -> None:
+    """Resident memory of equal cells: each run has its own level, 0.3 % apart, and its trials spread by 0.1 %."""
+    def full(item: Ran, level: float) -> Ran:
+        return replace(item, results=[each.model_copy(update={
+            "training_peak_mib": level * (1 + 0.001 * (each.tta_wall or 0) / 10),
+            "hashes": {"init_weights": f"w{each.repeat}", "data_order": "o", "data": "d"}}) for each in item.results])
+
+    before, after = sides(plan, 1)
+    found = versus(full(before[0], 345.0), full(after[0], 346.0), "peak_memory")[0]
+    assert (found.verdict, found.paired, found.p) == ("inconclusive", False, None)
+    assert found.ratio is not None and "slower, or fuller, in one of them looks like a difference" in found.because
+    with pytest.raises(UsageError, match="not made in turns"):
+        versus_several(*unordered(plan), "peak_memory")
+
+
 def test_four_runs_of_each_are_no_result(plan: Plan) -> None:
     assert versus_several(*sides(plan, 1, 2.0, 4))[0].verdict == "inconclusive"
 
