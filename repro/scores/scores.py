@@ -235,7 +235,10 @@ def _times(field: Field, scale: MetricSpec) -> _Times:
     for name in field.contenders:
         for workload in field.workloads:
             entry = field.entries[name, workload]
-            trials = [item for item in entry.record.of_cell(entry.cell.cell_id) if meaning(item.status).counts]
+            # After the first look of a sequential design the stop chooses how many trials there are.
+            first_look = entry.record.plan.design.common if entry.record.plan.design.looks else None
+            trials = [item for item in entry.record.of_cell(entry.cell.cell_id)
+                      if meaning(item.status).counts and (first_look is None or item.repeat < first_look)]
             # The figure of every seed that tells about the cell, None for a miss.
             found = seeds[name, workload] = [figure(item, scale) for item in trials]
             if wrong := next((item for item, value in zip(trials, found, strict=True) if meaning(item.status).reached
@@ -247,7 +250,7 @@ def _times(field: Field, scale: MetricSpec) -> _Times:
             median = float(stats.resampled_medians(found, np.arange(len(found))[None, :])[0])
             outcomes[name, workload] = Outcome(
                 contender=name, workload=workload, suite=entry.record.plan.suite.suite, cell_id=entry.cell.cell_id,
-                cell=entry.cell.label, n=len(found), planned=entry.record.due_of(entry.cell.cell_id),
+                cell=entry.cell.label, n=len(found), planned=first_look or entry.record.due_of(entry.cell.cell_id),
                 reached=sum(value is not None for value in found), median=median if math.isfinite(median) else None)
     if min(len(found) for found in seeds.values()) < LEAST_SEEDS:
         return _Times(field, outcomes, None)

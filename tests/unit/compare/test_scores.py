@@ -36,6 +36,16 @@ def seconds(record: Record, optimizer: str, workload: str) -> list[float | None]
     return [item.tta_wall if item.status == "ok" else None for item in record.of_cell(cell.cell_id)]
 
 
+def test_a_sequential_run_is_scored_by_the_seeds_of_its_first_look(tmp_path: Path) -> None:
+    text = SCORES.replace("seeds: 6", "sequential: {looks: [8, 12], power: 1.0}") + """\
+primary:
+  candidate: {workload: digits, optimizer.lr: 0.05}
+  baseline: {workload: digits, optimizer.lr: 0.1}
+"""
+    found = scores([make_record(tmp_path / "run", text, scores_course)])
+    assert {(item.n, item.planned) for item in found.outcomes} == {(8, 8)}
+
+
 SGD, ADAM, SLOW = "sgd (lr=0.1)", "adamw (lr=0.003)", "sgd (lr=0.05)"
 TASKS = ("digits", "digits-mlp", "mnist1d")
 
