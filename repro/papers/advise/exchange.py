@@ -29,9 +29,9 @@ class Estimated(Frozen):
 def estimated(values: Sequence[float]) -> Estimated:
     """Return the geometric mean of `values` with its interval; without one for a single or always equal value."""
     logs = [math.log(value) for value in values]
-    if len(logs) < 2 or len(set(logs)) == 1:
+    found = stats.or_none(lambda: stats.mean_interval(logs))
+    if found is None:
         return Estimated(value=values[0], low=None, high=None)
-    found = stats.mean_interval(logs)
     return Estimated(value=math.exp(sum(logs) / len(logs)), low=math.exp(found.low), high=math.exp(found.high))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repro.papers.advise import predict
+from repro.papers.advise.exchange import Estimated, estimated
 
 
 @pytest.mark.parametrize(("workers", "speed_up"), [(2, 1.83), (4, 3.14), (8, 4.89), (16, 6.77)])
@@ -16,6 +17,11 @@ def test_one_worker_has_efficiency_one() -> None:
     assert predict.efficiency(0.7, 1) == 1.0
     assert predict.speed_up(0.2, 0.2, 1) == 1.0
     assert predict.speed_up(0.2, 0.4, 4) == 2.0
+
+
+def test_figures_that_differ_by_rounding_alone_have_no_interval() -> None:
+    assert estimated([0.1 + 0.2, 0.3]) == Estimated(value=0.1 + 0.2, low=None, high=None)
+    assert estimated([0.3]).low is None
 
 
 def test_shards_by_hand() -> None:
