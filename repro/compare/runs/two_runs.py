@@ -271,7 +271,7 @@ def _common(run: Ran, cell: Cell) -> list[Result]:
     where it stopped.
     """
     return [item for item in run.results if item.cell_id == cell.cell_id
-            and (run.plan.kind == "reproduction" or item.repeat < run.plan.design.common)]
+            and (run.plan.is_part or item.repeat < run.plan.design.common)]
 
 
 def run_means(runs: Sequence[Ran], cells: Sequence[Cell], spec: MetricSpec) -> list[MeanTrial]:
