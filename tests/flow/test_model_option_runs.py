@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
+from repro.comm.algorithms.backend import Backend
+from repro.core.random_streams import Streams
 from repro.engines.deepspeed_zero import DeepSpeedZero
+from repro.engines.precisions import Bf16Master, Fp32
 from repro.engines.torch_engines import Ddp, Fsdp, Single
 from repro.seams.plugin import Compilation, ModelOptions
-from tests.engine_ranks import SCATTERED, Case, Run, furthest, ranks, same_bytes
+from repro.seams.training import Engine, Job, Precision, TrainingParts
+from tests.engine_ranks import SCATTERED, SGD, Case, Run, furthest, ranks, same_bytes
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
@@ -51,3 +56,44 @@ def test_everything_is_compiled_before_the_first_timed_step(ranks: Run, engine: 
         assert rank["late"]["graphs"] == 0
         assert rank["late"]["seconds"] == 0
         assert rank["effective"]["compile_cache"] == "cold"
+
+
+@dataclass(frozen=True)
+class Colours:
+    """Steps of a net whose images have three channels, in memory format channels_last: of one channel both are one."""
+
+    engine: Engine
+    precision: Precision
+    world: int = 2
+
+    def train(self, rank: int) -> dict[str, Any]:
+        import torch
+        from torch import nn
+
+        def unused(*_: Any) -> Any:
+            raise AssertionError
+
+        def batch(count: int) -> Any:
+            return torch.randn(count, 3, 6, 6, generator=draws), torch.zeros(count, dtype=torch.long)
+
+        torch.manual_seed(3)
+        draws = torch.Generator().manual_seed(rank)
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.SiLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(32, 10))
+        parts = TrainingParts(model, nn.functional.cross_entropy, {}, unused, unused, batch, unused)
+        job = Job(rank, self.world, "cpu", 4, 1, 0.1, self.precision, SGD, Backend(), model=LAST)
+        session = self.engine.start(parts, job, Streams(1, 0))
+        try:
+            session.warm_up([batch(4)])
+            for _ in range(3):
+                session.step([batch(4)], 0.1)
+            return {"weights": session.weights(), "last": session.effective()["channels_last_weights"]}
+        finally:
+            session.close()
+
+
+@pytest.mark.parametrize("precision", [Fp32(), pytest.param(Bf16Master(), marks=slow)], ids=lambda item: item.title)
+def test_convolutions_of_zero_0_have_the_memory_format_of_those_of_ddp(ranks: Any, precision: Precision) -> None:
+    """Otherwise cuDNN copies their weights in every step of DeepSpeed, and of DeepSpeed alone."""
+    reference, found = (ranks(Colours(engine, precision))[0] for engine in (Ddp(), DeepSpeedZero(stage=0)))
+    assert reference["last"] == found["last"] == "2 of 2"
+    assert furthest(found["weights"], reference["weights"]) < 5e-6

@@ -76,6 +76,8 @@ class DeepSpeedSession(TorchSession):
             raise TrialError(f"hpz {hpz} was asked for, but DeepSpeed keeps weights in groups of {self._hpz()}")
         if job.precision.master:
             self._set_masters(initial)
+        if self.stage == 0 and self.numerics.channels_last:  # the others keep weights flat
+            self._order_channels()
         self._order_gathers()
 
     @contextmanager
@@ -138,6 +140,15 @@ class DeepSpeedSession(TorchSession):
                 safe_set_full_fp32_param(parameter, value)
             else:
                 self._stage_0_masters()[id(parameter)].detach().copy_(value)
+
+    def _order_channels(self) -> None:
+        """Give weights and masters of convolutions the memory format of the images. Not before DeepSpeed has sent the
+        initial weights: it views them as bytes, which torch does not do in this format.
+        """
+        masters = self._stage_0_masters().values() if self.job.precision.master else ()
+        for tensor in (*self.model.parameters(), *masters):
+            if tensor.ndim == 4:
+                tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
 
     def _stage_0_masters(self) -> dict[int, torch.Tensor]:
         """Return parameter id -> master copy, for stage 0."""
