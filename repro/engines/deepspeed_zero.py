@@ -37,7 +37,7 @@ class DeepSpeedZero(Engine):
     always_shown: ClassVar[tuple[str, ...]] = ("stage",)
 
     stage: Literal[0, 1, 2, 3] = 1
-    bucket_mib: float | None = Field(None, gt=0, description="gradients averaged in one collective, MiB of fp32; null: "
+    bucket_mib: float | None = Field(None, gt=0, description="size of gradients averaged in one collective, MiB; null: "
                                                              "DeepSpeed's default")
     offload: Literal["none", "optimizer", "optimizer+weights"] = Field(
         "none", description="what lies in the host's memory; the optimizer then steps there, AdamW by DeepSpeed's own "

@@ -218,7 +218,7 @@ class FsdpSession(LoopSession):
         freed = sum(bool(group._reshard_after_forward) for group, _ in groups)
         names: dict[Any, str] = {None: "none", **{dtype: name for name, dtype in SENT.items()}}
         sent = {group._reduce_dtype for group, _ in groups}  # None: gradients are sent in their own type
-        # What a reduce-scatter sends in, the filling up to equal parts included.
+        # What a reduce-scatter takes, the filling up to equal parts included.
         elements = [sum(param.padded_sharded_param_size.numel() for param in trained) * self.job.world
                     for _, trained in groups]
         return {
@@ -231,7 +231,7 @@ class FsdpSession(LoopSession):
             "zero_stage": "3" if freed else "2",
             "reshard_after_forward": f"{freed} of {len(groups)} groups",
             "buckets": str(len(groups)),
-            "bucket_bytes": ",".join(str(4 * count) for count in elements),
+            "bucket_bytes": ",".join(str(count * self.numerics.weights.itemsize) for count in elements),
         }
 
     def close(self) -> None:

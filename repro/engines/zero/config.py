@@ -85,7 +85,9 @@ def _zero_optimization(
 ) -> dict[str, Any]:
     found: dict[str, Any] = {"stage": stage}
     if bucket_mib is not None:
-        found["reduce_bucket_size"] = max(1, int(bucket_mib * (1 << 20)) // 4)
+        # DeepSpeed counts elements, DDP bytes of the gradients' type.
+        itemsize = 4 if job.precision.weights == "float32" else 2
+        found["reduce_bucket_size"] = max(1, int(bucket_mib * (1 << 20)) // itemsize)
     if job.overlap is not None:
         found["overlap_comm"] = job.overlap
     on_host = {"none": (), "optimizer": ("offload_optimizer",),

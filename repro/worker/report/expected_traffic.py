@@ -17,8 +17,8 @@ from repro.record.result.parts import Formula
 from repro.seams.training import Comm
 
 ITEMSIZES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2}
-BUCKET_ITEMSIZE = 4
-"""Engines report their buckets in bytes of float32 gradients, independent of compression."""
+BUCKET_ITEMSIZES = (4, 2)
+"""Engines report their buckets in bytes of the gradients as the model has them, independent of compression."""
 
 
 def expected_traffic(
@@ -63,9 +63,9 @@ def message_sizes(
     """Return (elements of the whole buffer -> messages, True if the sizes are known) of one line of the meter."""
     itemsize, messages = ITEMSIZES[line["dtype"]], int(line["collectives"])
     elements = int(line["payload_bytes"]) // itemsize
-    counts = [size // BUCKET_ITEMSIZE for size in buckets]
-    if counts and messages == steps * len(counts) and elements == steps * sum(counts):
-        return Counter({count: times * steps for count, times in Counter(counts).items()}), True
+    for counts in ([size // itemsize for size in buckets] for itemsize in BUCKET_ITEMSIZES):
+        if counts and messages == steps * len(counts) and elements == steps * sum(counts):
+            return Counter({count: times * steps for count, times in Counter(counts).items()}), True
     # The payload of an all-gather is one rank's input.
     if line["operation"] == "all_gather" and gathers and (messages, elements) == (
             steps * len(gathers), steps * sum(gathers)):

@@ -104,6 +104,13 @@ def test_autocast_sends_float32_and_master_sends_the_low_type() -> None:
     assert master["communication_data_type"] == master["data_types"]["grad_accum_dtype"] == "bf16"
 
 
+@pytest.mark.parametrize(("precision", "elements"), [
+    (Fp32(), 1 << 20), (Bf16Autocast(), 1 << 20), (Bf16Master(), 1 << 21), (Fp16Master(), 1 << 21)])
+def test_a_bucket_of_deepspeed_has_the_bytes_of_one_of_ddp(precision: Precision, elements: int) -> None:
+    """DeepSpeed counts elements of the gradients' type, torch bytes."""
+    assert deepspeed_config({}, 2, job(precision), bucket_mib=4)["zero_optimization"]["reduce_bucket_size"] == elements
+
+
 def test_merge_lets_the_upper_tree_win_and_leaves_its_inputs_alone() -> None:
     under, over = {"a": {"x": 1, "y": 2}, "b": 1}, {"a": {"x": 3}, "b": {"z": 4}}
     assert merge(under, over) == {"a": {"x": 3, "y": 2}, "b": {"z": 4}}

@@ -177,6 +177,12 @@ def test_buckets_sent_in_fewer_bits(dtype: str, itemsize: int) -> None:
     assert found == Counter({100: 2, 200: 2})
 
 
+def test_buckets_of_gradients_of_16_bits() -> None:
+    """As every engine reports them under the *-master formats."""
+    sent = line(dtype="bfloat16", collectives=4, payload_bytes=2 * 300 * 2)
+    assert message_sizes(sent, 4, [200, 400], 2) == (Counter({100: 2, 200: 2}), True)
+
+
 def test_unknown_sizes_are_assumed_equal() -> None:
     assert message_sizes(line(collectives=3, payload_bytes=40), 4, [], 1) == (Counter({3: 2, 4: 1}), False)
     assert message_sizes(line("all_gather", collectives=2, payload_bytes=80), 4, [], 1) == (Counter({40: 2}), False)
