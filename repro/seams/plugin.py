@@ -29,6 +29,11 @@ class Compilation(BaseModel):
         "cold", description="cold: every trial compiles everything; warm: a trial finds everything compiled, or "
                             "compiles it once before its clocks start")
 
+    @property
+    def records_graphs(self) -> bool:
+        """The mode records CUDA graphs, for weights that stay where they are in memory."""
+        return self.mode in ("reduce-overhead", "max-autotune")
+
     def __str__(self) -> str:
         """Return it as sessions read it back."""
         shapes = "auto" if self.dynamic is None else str(self.dynamic).lower()

@@ -33,7 +33,7 @@ from repro.seams.training import (
     WholeSet,
     Workload,
 )
-from repro.suite.kinds.training import GRAPHS, TrainingConfig
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
 from repro.worker.clock import RankClock
 from repro.worker.ledger.training import TrainingLedger
@@ -181,7 +181,7 @@ def _warm_up_once(session: Session, parts: TrainingParts, job: Job, choices: Tra
         if isinstance(score, WholeSet):
             score.counts = False
         # CUDA graphs are recorded at the second call of a shape.
-        for _ in range(2 if choices.compile and choices.compile.mode in GRAPHS else 1):
+        for _ in range(2 if choices.compile and choices.compile.records_graphs else 1):
             session.evaluate([parts.synthetic_batch(size) for size in sizes], choices.stop.metric)
         if isinstance(score, WholeSet):
             score.counts = True

@@ -18,7 +18,6 @@ from repro.engines.precisions import Bf16Autocast, Bf16Master, Fp16Autocast, Fp1
 from repro.engines.torch_engines import Ddp, Fsdp, Single
 from repro.seams.plugin import Compilation, ModelOptions
 from repro.seams.training import Comm, Engine, Precision
-from repro.suite.kinds.training import GRAPHS
 from tests.engine_ranks import ADAMW, ON_GPU, SCATTERED, SGD, Case, Ranks, furthest, same_bytes
 from tests.gpu.cases import MACHINE, unsupported
 
@@ -143,7 +142,7 @@ OPTIONS = [ModelOptions(compile=Compilation()), ModelOptions(compile=Compilation
 def test_model_option(ranks: Ranks, model: ModelOptions, engine: Engine, world: int, device: str) -> None:
     if device == "cpu" and model.compile:
         pytest.skip("tests/flow/test_model_option_runs.py compiles on a CPU")
-    accumulation = 1 if model.compile and model.compile.mode in GRAPHS else 2  # as a plan refuses
+    accumulation = 1 if model.compile and model.compile.records_graphs else 2  # as a plan refuses
     case = Case(engine, world, accumulation, warm_up=True, steps=4, model=model, device=device, overlap=None)
     effective = check(ranks, case, COARSE["float32"])
     for name in ("activation_checkpointing", "channels_last", "cudnn_benchmark"):

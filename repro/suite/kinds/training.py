@@ -25,8 +25,6 @@ LAUNCH_SECONDS = 0.7
 """Starting and ending the processes of one trial, roughly."""
 INVENTED_SECONDS = 0.05
 """A trial whose engine invents its figures, roughly."""
-GRAPHS = ("reduce-overhead", "max-autotune")
-"""Modes of torch.compile that record CUDA graphs."""
 BITWISE = ("determinism bitwise costs time, which is part of every figure of its cells: deterministic kernels, and "
            "hashes of the weights while logging; `repro run determinism` measures how much it is on this machine")
 
@@ -311,9 +309,9 @@ class TrainingConfig(TrialConfig):
         if self.determinism == "bitwise" and not on_cpu and (layers := self.workload.get(Workload).unrepeatable):
             return (f"determinism bitwise: torch has no deterministic kernel for {layers} of the model on a GPU; use "
                     "-o determinism=seeded, another model, or -o device=cpu")
-        if self.compile and on_cpu and self.compile.mode in GRAPHS:
+        if self.compile and on_cpu and self.compile.records_graphs:
             return f"compile mode {self.compile.mode} records CUDA graphs; on a CPU use default"
-        if self.compile and self.compile.mode in GRAPHS and self.batch.accumulation > 1:
+        if self.compile and self.compile.records_graphs and self.batch.accumulation > 1:
             return (f"compile mode {self.compile.mode} records CUDA graphs, which overwrite the gradient of one "
                     "micro-batch while the next runs; use accumulation 1, or mode max-autotune-no-cudagraphs")
         if self.compile and on_cpu and not machine.cpp_compiler:
