@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from repro.core import devices
 from repro.core.devices import on_gpu
 from repro.core.events import FLUSH_NS, EventLog
 from repro.record.log.schema import BlockStart, BlockStop, Hashes, Operations, RankSteps, StepBlock
@@ -165,7 +166,7 @@ class TimedSteps:
 
     def _watch_weights(self, ledger: TrainingLedger) -> None:
         """Give the ledger the weights that are held after a drawn step and before the next one, off the clock."""
-        with self.context.clock.watch.phase("logging"):
+        with self._logging():
             self.traffic.add(self.session.traffic(), training=True)
             with self.session.evaluated():
                 ledger.hold(held_or_full(self.session))
@@ -206,15 +207,24 @@ class TimedSteps:
 
     @contextmanager
     def _paused(self) -> Iterator[None]:
-        with self.context.clock.watch.phase("logging"), self.timer.paused():
+        with self.timer.paused(), self._logging():
             self.traffic.add(self.session.traffic(), training=True)
             yield
             self.session.traffic()
 
+    @contextmanager
+    def _logging(self) -> Iterator[None]:
+        """Charge the time inside to logging, but not what a GPU has still to do for training: the first copy from it
+        waits for all that the host has submitted, which is more the less an engine waits itself.
+        """
+        devices.wait(self.context.job.device)
+        with self.context.clock.watch.phase("logging"):
+            yield
+
     def _log_weights_hash(self, log: EventLog) -> None:
         """Log the hash of the weights; all ranks take part, and the time counts as logging, not as training."""
         self.traffic.add(self.session.traffic(), training=True)
-        with self.context.clock.watch.phase("logging"):
+        with self._logging():
             log.write(Hashes(value={f"weights_step_{self.step}": weights_sha256(self.session.weights())}))
         self.traffic.add(self.session.traffic())
         self.timer.exclude_pause()

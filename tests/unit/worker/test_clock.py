@@ -5,12 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from repro.core import devices
 from repro.worker.clock import DeviceTimer, HostTimer, Stamp, Stopwatch, kernel_ns, make_clock
+from repro.worker.steps import TimedSteps
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
@@ -192,3 +196,29 @@ def test_a_trials_clock_is_compared_with_the_kernels() -> None:
     assert Stamp(None, 0, None).counted(Stamp(5, 10**9, 6)) == (1.0, 1.0)
     first = kernel_ns()
     assert first is None or first <= time.monotonic_ns()
+
+
+@pytest.mark.parametrize("pause", ["_paused", "_watch_weights", "_log_weights_hash"])
+def test_what_a_gpu_has_still_to_train_is_no_logging(monkeypatch: pytest.MonkeyPatch, pause: str) -> None:
+    """The host is ahead by 3 s when it copies for 2 s: the device's work is training in every engine."""
+    hand, behind = Hand(), [3.0]
+    monkeypatch.setattr(devices, "wait", lambda device: hand.wait(behind.pop()) if device == "cuda:0" else None)
+
+    def copy(*_: Any) -> dict[str, Any]:
+        hand.wait(2 + (behind.pop() if behind else 0))
+        return {}
+
+    watch = Stopwatch(hand)
+    steps: Any = object.__new__(TimedSteps)
+    steps.context = SimpleNamespace(clock=SimpleNamespace(watch=watch), job=SimpleNamespace(device="cuda:0"))
+    steps.timer, steps.traffic, steps.step = HostTimer(hand), SimpleNamespace(add=lambda *_, **__: None), 1
+    steps.session = SimpleNamespace(traffic=dict, evaluated=lambda: watch.phase("logging"), weights=copy,
+                                    held=lambda: copy() or [])
+    steps.timer.start()
+    with watch.phase("train"):
+        if pause == "_paused":
+            with steps._paused():
+                copy()
+        else:
+            getattr(steps, pause)(SimpleNamespace(hold=lambda held: None, write=lambda event: None))
+    assert {name: watch.seconds()[name] for name in ("train", "logging")} == {"train": 3.0, "logging": 2.0}
