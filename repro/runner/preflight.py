@@ -59,8 +59,8 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
     Raises:
         TrialError: the data are not what the workload declares.
         UsageError: a plug-in or a program's command is not installed, or a service, room or a folder of all nodes is
-            missing; torch cannot compute on the GPUs of the plan; or the run began on another machine or with other
-            code, and `options.force` is False.
+            missing; torch cannot compute on the GPUs of the plan, or compile for them; or the run began on another
+            machine or with other code, and `options.force` is False.
         GuardError: `options.strict`, and a condition may spoil figures.
     """
     if absent := plan.absent_plugins():
@@ -72,7 +72,7 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
     if plan.suite.keeps_checkpoints and (apart := _apart(plan)):
         raise UsageError(f"launcher {apart}: the parts of a checkpoint would lie on different nodes; if all of them "
                          f"see {folder.root.resolve()}, set launcher.shared=true; if not, use another on_failure")
-    if unusable := unusable_gpus(plan):
+    if unusable := unusable_gpus(plan) or missing_compiler(plan):
         raise UsageError(unusable)
     launchers = [cell.choices.launcher.get(Launcher) for cell in plan.cells]
     several = any(item.origin == "measured" and (item.node_count or 1) > 1 for item in launchers)
@@ -108,6 +108,15 @@ def unusable_gpus(plan: Plan) -> str:
         return ""
     return (f"the plan needs {needed} GPU(s), and torch computes on {count} here{f': {problem}' if problem else ''}; "
             "`repro doctor` says more; use -o device=cpu to run on the processor")
+
+
+def missing_compiler(plan: Plan) -> str:
+    """Return which program is missing to compile models for GPUs, as the plan asks; "" if none is."""
+    asked = any(choices.compile and on_gpu(choices.device) for choices in plan.trainings())
+    if not asked or os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"):
+        return ""
+    return ("compile on a GPU needs a C compiler, by which Triton builds what launches its kernels: install gcc, or "
+            "name one in the variable CC")
 
 
 def missing_commands(plan: Plan, folder: RunFolder) -> list[str]:

@@ -18,7 +18,7 @@ from repro.runner import machine_watch, preflight
 from repro.runner.machine_watch import MachineWatch
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
-from tests.plans import planned
+from tests.plans import planned, suite
 from tests.records import SUITE, make_record
 
 Usage = namedtuple("Usage", "total used free")
@@ -43,6 +43,19 @@ def before(plan: Plan, cores: int = 2, load: float | None = 0.0) -> list[str]:
 def test_a_suitable_machine_has_no_warnings(plan: Plan) -> None:
     assert before(plan) == []
     assert before(plan, load=None) == []
+
+
+@pytest.mark.parametrize(("compile_", "found", "chosen", "missing"), [
+    ("true", "", "", True), ("true", "gcc", "", False), ("true", "clang", "", False), ("true", "", "cc-13", False),
+    ("false", "", "", False), ("true", "g++", "", True)])
+def test_compiling_for_a_gpu_needs_the_compiler_that_triton_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compile_: str, found: str, chosen: str, missing: bool
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: name if name == found else None)
+    monkeypatch.setenv("CC", chosen)
+    text = suite("gpus", device="cuda", processes=1, compile=compile_)
+    said = preflight.missing_compiler(planned(tmp_path, text, machine=Machine("cuda", 1, 2)))
+    assert ("install gcc" in said) is missing and bool(said) is missing
 
 
 def test_a_busy_machine(plan: Plan) -> None:
