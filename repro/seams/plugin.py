@@ -84,6 +84,8 @@ class Setting:
     """GPUs of the computers that the trial takes; 0 on a CPU-only machine."""
     cores: int = 0
     """CPU cores that the ranks may use; 0: those of this process."""
+    here: bool = True
+    """False: a plan of another machine is expanded again, so what is installed here says nothing."""
     compression: str = "none"
     overlap: bool | None = None
     determinism: str = "seeded"

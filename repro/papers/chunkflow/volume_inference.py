@@ -65,7 +65,7 @@ class VolumeInference(Measurement):
         return self.grid.chunks * (self.delay_seconds / processes + OWN_SECONDS)
 
     def unsupported(self, setting: Setting) -> str | None:
-        needed = ("zarr", "redis") if self.queue == "redis" else ("zarr",)
+        needed = (("zarr", "redis") if self.queue == "redis" else ("zarr",)) if setting.here else ()
         missing = next((reason for name in needed if (reason := why_missing("papers", name, name))), None)
         return missing or why_no_grid(self.shape, (self.chunk,) * 3, (self.overlap,) * 3) or None
 

@@ -239,7 +239,7 @@ class TrialConfig(SuitePart):
             return "device cuda is requested, and this machine has no usable GPU; use -o device=cpu"
         device = machine.device if self.device == "auto" else self.device
         count = machine.device_count * self.launcher.get(Launcher).nodes_of(self.ranks) if on_gpu(device) else 0
-        setting = replace(self.setting(device, count), cores=machine.cores)
+        setting = replace(self.setting(device, count), cores=machine.cores, here=machine.here)
         for choice in self.plugins():
             if reason := choice.plugin.unsupported(setting):
                 return f"{choice.seam} {choice.kind}: {reason}"

@@ -168,3 +168,5 @@ class Skipped(Frozen):
     label: Label
     factors: dict[str, str]
     reason: str
+    missing: bool = False
+    """Something is not installed on the machine of the plan: on another one it may run."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -304,7 +304,8 @@ def _on_machine(requested: list[Cell], machine: Machine, problem: Problem) -> tu
     skipped: list[Skipped] = []
     for cell in requested:
         if reason := cell.choices.unsupported(machine):
-            skipped.append(Skipped(label=cell.label, factors=cell.factors, reason=reason))
+            missing = machine.here and not cell.choices.unsupported(replace(machine, here=False))
+            skipped.append(Skipped(label=cell.label, factors=cell.factors, reason=reason, missing=missing))
             continue
         here = cell.with_choices(cell.choices.on(machine.device))
         if here.cell_id in cells:

@@ -14,17 +14,20 @@ import pytest
 
 from repro.bundle.contents import write_bundle
 from repro.bundle.verify import verify
+from repro.bundle.verify_files import Verification
+from repro.bundle.verify_plan import check_plan, this_code
 from repro.cli.workflows.reproduce import Wanted, choose_trials, reduce_plan
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import read_model, write_json
 from repro.core.machine import Machine
+from repro.launchers.netns.probe import Ability
 from repro.record.folder.store import Record, read_record
 from repro.runner import preflight
 from repro.runner.context import Options
 from repro.seams.training import Comm, Engine, Workload
 from repro.suite.planning.plan import Plan
 from tests.letters import SUITE, installed, letters_record, write_package
-from tests.plans import planned
+from tests.plans import planned, suite
 
 ROOT = Path(__file__).resolve().parents[3]
 VERBS = [
@@ -154,3 +157,40 @@ def test_false_descriptions_are_refused(record: Record, seam: str, facts: dict[s
         {"seam": seam, "kind": "x", "shown": "x", "options": {}, "facts": facts}))
     with pytest.raises(OutputError, match="plugins"):
         read_record(record.folder.root)
+
+
+@pytest.mark.parametrize(("matrix", "trial", "machine", "tool", "absent"), [
+    ("optimizer: [{kind: sgd, lr: 0.1}, {kind: lion, lr: 0.01}]", {}, Machine("cpu", 0, 8),
+     "repro.optimizers.rules.why_missing", "package pytorch-optimizer is not installed"),
+    ("engine: [ddp, {kind: deepspeed, stage: 3, quantized: weights}]", {"device": "cuda"}, Machine("cuda", 2, 8),
+     "repro.engines.deepspeed_zero.cuda_tools_missing", "nvcc"),
+    ("processes: [2, 4]", {"launcher": "{kind: fabric, nodes: 2}"}, Machine("cpu", 0, 8),
+     "repro.launchers.emulated.ability", Ability("network namespaces need Linux")),
+], ids=["package", "tool", "kernel"])
+def test_a_plan_is_verified_whatever_is_installed_where_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, matrix: str, trial: dict[str, str], machine: Machine, tool: str,
+    absent: Any,
+) -> None:
+    text = suite("elsewhere", f"matrix:\n  {matrix}\n", seeds=3, **{"processes": 2} | trial)
+    states = [type(absent)(), absent]
+    for there in states[:2 if tool != "repro.launchers.emulated.ability" else 1]:  # without it nothing could run
+        monkeypatch.setattr(tool, lambda *_, there=there: there)
+        plan = planned(tmp_path, text, machine=machine)
+        missing = there is absent
+        assert (len(plan.cells), [item.missing for item in plan.skipped]) == ((1, [True]) if missing else (2, []))
+        for here in states:
+            monkeypatch.setattr(tool, lambda *_, here=here: here)
+            found = Verification("run")
+            check_plan(plan, this_code(), found)
+            assert found.problems == []
+            assert ["not checked here" in note for note in found.notes] == [True] * missing
+
+
+def test_a_cell_that_a_plan_leaves_out_without_reason_is_still_found(tmp_path: Path) -> None:
+    text = suite("elsewhere", "matrix: {processes: [1, 2], engine: [single, ddp]}\n", engine=None)
+    plan = planned(tmp_path, text)
+    refused, = plan.skipped
+    assert not refused.missing
+    found = Verification("run")
+    check_plan(plan.model_copy(update={"skipped": ()}), this_code(), found)
+    assert any("lacks" in item.what for item in found.problems)
