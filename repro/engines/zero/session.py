@@ -38,6 +38,9 @@ from repro.engines.zero.checkpoint_files import TAG, SafeFiles, refuse_unreadabl
 from repro.seams.training import Batch, Held, Job, TrainingParts
 from repro.seams.workload import call_model
 
+LINEAR = torch.nn.functional.linear
+"""torch's own, which ZeRO 3 replaces in the whole process."""
+
 
 class DeepSpeedSession(TorchSession):
     """One DeepSpeed engine and the read-outs of its state.
@@ -368,10 +371,12 @@ class DeepSpeedSession(TorchSession):
 
 
 def end_group() -> None:
-    """End the process group, if there is one, and make DeepSpeed forget it.
+    """End the process group, if there is one, and make DeepSpeed forget it; take back what ZeRO 3 has replaced.
 
-    A later trial in this process starts a new group; DeepSpeed would otherwise continue with the old one.
+    A later trial in this process starts a new group; DeepSpeed would otherwise continue with the old one, and models of
+    every engine would compute their fully connected layers by DeepSpeed's Python.
     """
+    torch.nn.functional.linear = LINEAR
     if dist.is_initialized():
         if deepspeed.comm.comm.cdb is not None:
             deepspeed.comm.destroy_process_group()

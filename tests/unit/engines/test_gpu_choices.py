@@ -196,6 +196,20 @@ def test_deepspeed_asks_nvml_only_where_gpus_have_numbers(
     assert (session.cuda_accelerator.pynvml is not None) is kept
 
 
+def test_a_trial_after_one_of_zero_3_computes_with_torchs_own_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZeRO 3 replaces `torch.nn.functional.linear` for good; with launcher inline the next trial is in this process."""
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    partition = pytest.importorskip("deepspeed.runtime.zero.partition_parameters")
+    from repro.engines.zero import session
+
+    before = torch.nn.functional.linear
+    monkeypatch.setattr(partition, "print_rank_0", lambda *_, **__: None)  # it asks for the rank
+    partition.InsertPostInitMethodToModuleSubClasses(enabled=False)._enable_mem_efficient_linear()
+    assert torch.nn.functional.linear is not before
+    session.end_group()
+    assert torch.nn.functional.linear is before
+
+
 @pytest.mark.parametrize(("algorithm", "value"), [
     ("Ring", "Ring"), ("Tree", "AllReduce:Tree"), ("PAT", "AllGather:PAT;ReduceScatter:PAT"),
     ("NVLS", "AllReduce:NVLS;AllGather:NVLS;ReduceScatter:NVLS"),
