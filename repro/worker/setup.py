@@ -215,12 +215,14 @@ def seed_libraries(
         torch.seed()  # torch starts every process from one seed, and ranks would draw the same masks
     else:
         torch.manual_seed(streams.seed("torch", rank))  # dropout masks differ by rank
-    if determinism == "bitwise":
+    bitwise = determinism == "bitwise"
+    if torch.are_deterministic_algorithms_enabled() != bitwise:  # by an earlier trial in this process, too
+        torch.use_deterministic_algorithms(bitwise)
+    if bitwise:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         # Before the first product of this process. Otherwise MKL's results depend on where a tensor lies in memory, and
         # gradients lie elsewhere in DDP's buckets after a warm-up (observed with AVX-512).
         os.environ.setdefault("MKL_CBWR", "AUTO")
-        torch.use_deterministic_algorithms(True)
         # Otherwise torch fills all fresh memory with NaN, in every step also DeepSpeed's bucket of 2 GB: measured 17
         # times the step time. The filling changes results only if a program reads memory that it has not written, and
         # then the hashes differ.

@@ -9,11 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.core import devices
+from repro.core.random_streams import Streams
 from repro.worker.clock import DeviceTimer, HostTimer, Stamp, Stopwatch, kernel_ns, make_clock
+from repro.worker.setup import seed_libraries
 from repro.worker.steps import TimedSteps
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
@@ -175,6 +178,15 @@ def test_a_product_has_the_same_bits_wherever_its_factors_lie() -> None:
     pytest.importorskip("torch")
     ended = subprocess.run([sys.executable, "-c", PRODUCTS], capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_the_determinism_of_a_trial_ends_with_it() -> None:
+    """With launcher inline a later trial of the process would run deterministic kernels that it has not asked for."""
+    found = []
+    for determinism in ("bitwise", "seeded"):
+        seed_libraries(Streams(1, 0), determinism, with_torch=True)
+        found.append(torch.are_deterministic_algorithms_enabled())
+    assert found == [True, False]
 
 
 def test_phases_end_at_the_reading_that_is_returned() -> None:
