@@ -79,8 +79,6 @@ class DeepSpeedSession(TorchSession):
             raise TrialError(f"hpz {hpz} was asked for, but DeepSpeed keeps weights in groups of {self._hpz()}")
         if job.precision.master:
             self._set_masters(initial)
-        if self.stage == 0 and self.numerics.channels_last:  # the others keep weights flat
-            self._order_channels()
         self._order_gathers()
 
     @contextmanager
@@ -120,6 +118,8 @@ class DeepSpeedSession(TorchSession):
         self.engine, *_ = deepspeed.initialize(
             model=self.model, optimizer=self.optimizer, config=self.config, dist_init_required=False
         )
+        if self.numerics.channels_last and self.config["zero_optimization"]["stage"] == 0:  # others keep weights flat
+            self._order_channels()
         self.files = self.engine.checkpoint_engine = SafeFiles()
         self.engine._copy_recovery_script = lambda _: None  # it would copy a Python script into the checkpoint
         self.optimizer.state.clear()
