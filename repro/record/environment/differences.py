@@ -16,6 +16,7 @@ DifferenceKind = Literal["code", "libraries", "hardware", "settings", "data", "p
 FACTS: dict[str, DifferenceKind] = {
     "repro_version": "code", "python": "libraries", "system": "hardware", "cpu": "hardware", "cores": "hardware",
     "memory_bytes": "hardware", "device": "hardware", "devices": "hardware", "commit": "code", "dirty": "code",
+    "governor": "hardware",
 }
 """Fields that are the identity of a run, with packages, settings, limits and data, which are compared one by one."""
 SAME_MEMORY = 0.01

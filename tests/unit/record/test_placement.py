@@ -46,6 +46,8 @@ def test_computers_of_one_class_differ_by_some_pages() -> None:
                           for size in (64 * gib - 4096, 64 * gib - 8192, 128 * gib))
     assert differences(one, other) == []
     assert [item.text for item in differences(one, larger)] == ["memory bytes 64 GiB, now 128 GiB"]
+    quick, slow = (one.model_copy(update={"governor": name}) for name in ("performance", "powersave"))
+    assert [item.text for item in differences(quick, slow)] == ["governor performance, now powersave"]
 
 
 def test_the_memory_and_the_cores_of_a_job_are_its_placement() -> None:
