@@ -196,7 +196,7 @@ def cautions(item: Evidence) -> list[str]:
     found = [*(each.words for each in item.repeated if each.short not in item.refusal), *dict.fromkeys(_ungated(item)),
              *_unseeded(item), *_same_program(item), *describe_resumed_trials(item), *_missed_cautions(item),
              *_order_cautions(item), *_grid_cautions(item), *_late_cautions(item), *_startup_cautions(item),
-             *_own_clock_cautions(item), *_drift_cautions(item)]
+             *_before_start_cautions(item), *_own_clock_cautions(item), *_drift_cautions(item)]
     if (nodes := item.by_node) is not None and nodes.unit == "block" and nodes.differs:
         found.append(f"{nodes.words}; the verdict is on these {nodes.noun} and no others")
     if (load := item.by_load) is not None and load.differs:
@@ -310,6 +310,26 @@ def _startup_cautions(item: Evidence) -> list[str]:
     return [f"start-up is on the clock before the first output or step ({each}): imports and data, which hide a "
             "difference in training; let evaluation.start name the line with which training begins"
             + (f", or compare by {item.asked.metric.replace('wall', 'train')}" if own else "")]
+
+
+def _before_start_cautions(item: Evidence) -> list[str]:
+    """Return how long each program ran before it said that its training begins, if the quicker one ran longer: what it
+    does there is off the clock."""
+    if item.asked.scale.path not in ("tta_wall", "tta_train"):
+        return []
+    found = []
+    for cell, side in ((item.candidate, item.ours), (item.baseline, item.theirs)):
+        known = [(value, seconds) for repeat, value in side.values.items()
+                 if (seconds := side.results[repeat].init_seconds) is not None]
+        if not known or not getattr(cell.choices, "unverified", ""):
+            return []
+        found.append((median(value for value, _ in known), median(seconds for _, seconds in known), cell.label))
+    (time, quick, _), (_, slow, _) = sorted(found)
+    if quick - slow <= STARTUP_SHARE * time + OWN_CLOCK_SLACK:
+        return []
+    each = "; ".join(f"{label} {seconds:.3g} s" for _, seconds, label in found)
+    return [f"the quicker program runs longer before it says that its training begins ({each}), which its time leaves "
+            "out; compare by tta_cold, too"]
 
 
 def _own_clock_cautions(item: Evidence) -> list[str]:

@@ -256,6 +256,22 @@ def test_a_program_whose_own_clock_counts_less_than_the_others_does_not_pass_wit
     assert not any("own clocks" in text for text in against(*sides, "tta_train").cautions), "our engines' clock is ours"
 
 
+@pytest.mark.parametrize(("quick", "slow", "warned"), [
+    (2.0, 2.0, False), (2.5, 2.0, False), (9.0, 2.0, True), (2.0, 9.0, False)])
+def test_a_quicker_program_that_begins_to_train_later_does_not_pass_without_a_word(
+    quick: float, slow: float, warned: bool,
+) -> None:
+    """It may train before it says so; whether it does, only its time from the start of its process tells."""
+    program = SimpleNamespace(unverified="self-reported", stop=SimpleNamespace(design="fixed_budget", judges="trial"))
+    ours, theirs = (replace(cell, choices=program)  # type: ignore[arg-type]
+                    for cell in (CANDIDATE, BASELINE))
+    sides = ([result(ours, k, value, init_seconds=quick) for k, value in enumerate(steady(6, 7.0))],
+             [result(theirs, k, value, init_seconds=slow) for k, value in enumerate(steady(6, 10.0))])
+    found = contrast(ours, theirs, *sides, "tta_wall", primary=True)
+    assert any("(candidate 9 s; baseline 2 s)" in text for text in found.cautions) is warned
+    assert not any("before it says" in text for text in against(*sides).cautions), "ours draws and warms up there"
+
+
 # ---- bad input: its own sentence each, and no number
 
 
