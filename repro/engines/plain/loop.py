@@ -70,10 +70,10 @@ class LoopSession(TorchSession):
         that are stepped.
         """
         self.model.to(self.device)
+        if self.numerics.channels_last:  # before the copies: torch copies many tensors at once in one format only
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's overloads
         masters = MasterCopy(self.trained()) if self.job.precision.master else None
         self.numerics.cast_parameters(self.model)
-        if self.numerics.channels_last:
-            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's overloads
         self.prepare_blocks()
         return masters
 

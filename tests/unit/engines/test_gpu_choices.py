@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +16,12 @@ from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.core.random_streams import Streams
 from repro.engines.deepspeed_zero import DeepSpeedZero
-from repro.engines.precisions import Fp16Autocast
+from repro.engines.precisions import Bf16Master, Fp16Autocast
 from repro.engines.torch_engines import Single
 from repro.launchers.local import Local
 from repro.optimizers import rules
 from repro.optimizers.rules import Adam, AdamW, Sgd
+from repro.seams.plugin import ModelOptions
 from repro.seams.training import Engine, Job
 from repro.suite.planning.plan import Plan
 from tests.engine_ranks import build_parts, images
@@ -81,6 +83,16 @@ def test_the_kernel_that_steps_is_read_back() -> None:
     assert kernel_of(torch.optim.SGD([parameter], foreach=False)) == {}
     assert kernel_of(torch.optim.SGD([parameter], foreach=True)) == {"optimizer_kernel": "foreach"}
     assert kernel_of(torch.optim.AdamW([parameter], fused=True)) == {"optimizer_kernel": "fused"}
+
+
+def test_masters_have_the_memory_format_of_their_weights() -> None:
+    """torch's kernels for many tensors at once, which copy between both, take tensors of one format."""
+    parts = replace(build_parts(False), model=torch.nn.Conv2d(3, 8, 3))
+    job = Job(0, 1, "cpu", 4, 1, None, Bf16Master(), Sgd(lr=0.1), Backend(), model=ModelOptions(channels_last=True))
+    session: Any = Single().start(parts, job, Streams(1, 0))
+    weight, master = session.parameters[0], session.masters.copies[0]
+    assert weight.stride() == master.stride() == (27, 1, 9, 3)
+    session.close()
 
 
 def test_a_trial_on_the_processor_asks_no_gpu_for_its_random_state(monkeypatch: pytest.MonkeyPatch) -> None:
