@@ -39,9 +39,9 @@ class Rule(Optimizer):
     """Option -> argument of the class, where their names differ."""
     fixed: ClassVar[Mapping[str, Any]] = {}
     """Arguments that are no options."""
-    fuses: ClassVar[Literal["no", "whole", "divided"]] = "no"
-    """The class takes `foreach` and `fused` (`kernels`); divided: torch knows its fused kernel also on tensors that are
-    divided over the ranks."""
+    fuses: ClassVar[Literal["no", "foreach", "whole", "divided"]] = "no"
+    """The class takes `foreach` and `fused` (`kernels`), or `foreach` alone; divided: torch knows its fused kernel also
+    on tensors that are divided over the ranks."""
 
     lr: float = Field(gt=0, description="learning rate at the reference batch, before scaling rule and schedule")
 
@@ -59,11 +59,18 @@ class Rule(Optimizer):
         groups = self.groups(named_parameters)
         options = {self.names.get(key, key): value for key, value in self if key not in OF_GROUPS}
         made: Any = getattr(importlib.import_module(module), name)(
-            groups, **options, **self.fixed, **({} if self.fuses == "no" else kernels(groups, self.fuses == "divided")))
+            groups, **options, **self.fixed, **self.chosen_kernels(groups))
         if self.evaluates_other_weights:
             made.train()
         found: torch.optim.Optimizer = made
         return found
+
+    def chosen_kernels(self, groups: list[dict[str, Any]]) -> dict[str, bool]:
+        """Return those arguments of the class that choose kernels."""
+        if self.fuses == "no":
+            return {}
+        chosen = kernels(groups, self.fuses == "divided")
+        return {"foreach": any(chosen.values())} if self.fuses == "foreach" else chosen
 
 
 def decay_groups(
@@ -153,7 +160,7 @@ class RmsProp(Rule):
     """
 
     rule = "torch.optim:RMSprop"
-    fixed: ClassVar[Mapping[str, Any]] = {"foreach": False}
+    fuses = "foreach"
 
     alpha: float = Field(0.99, ge=0, lt=1, description="share of the mean square that a step keeps")
     momentum: float = Field(0.0, ge=0, lt=1)
@@ -170,7 +177,8 @@ class Lion(Rule):
 
     rule = "pytorch_optimizer:Lion"
     package = "pytorch-optimizer"
-    fixed: ClassVar[Mapping[str, Any]] = {"weight_decouple": True, "foreach": False}
+    fixed: ClassVar[Mapping[str, Any]] = {"weight_decouple": True}
+    fuses = "foreach"
 
     betas: tuple[Beta, Beta] = (0.9, 0.99)
     weight_decay: float = Field(0.0, ge=0)

@@ -20,7 +20,7 @@ from repro.engines.precisions import Bf16Master, Fp16Autocast
 from repro.engines.torch_engines import Single
 from repro.launchers.local import Local
 from repro.optimizers import rules
-from repro.optimizers.rules import Adam, AdamW, Sgd
+from repro.optimizers.rules import Adam, AdamW, Lion, RmsProp, Rule, Sgd
 from repro.seams.plugin import ModelOptions
 from repro.seams.training import Engine, Job
 from repro.suite.planning.plan import Plan
@@ -62,20 +62,28 @@ def test_sgd_is_not_fused_where_tensors_are_divided(mesh: Any) -> None:
     assert (Sgd.fuses, Adam.fuses, AdamW.fuses) == ("whole", "divided", "divided")
 
 
-@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW"])
+@pytest.mark.parametrize("rule", [RmsProp(lr=0.1), Lion(lr=0.1)], ids=lambda rule: type(rule).__name__)
+def test_rules_without_a_fused_kernel_step_all_tensors_at_once_on_a_gpu(rule: Rule, mesh: Any) -> None:
+    """Else DDP would launch some kernels for each of hundreds of tensors, and ZeRO, whose tensors are flat, for one."""
+    for made, chosen in ((torch.ones(2, device="meta"), True), (torch.ones(2), False),
+                         (divided(mesh, "meta"), True), (divided(mesh, "cpu"), False)):
+        assert rule.chosen_kernels([{"params": [made]}]) == {"foreach": chosen}
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "RMSprop"])
 def test_the_kernels_that_are_chosen_step_divided_tensors(mesh: Any, kind: str) -> None:
     """With gradients of a step, and as the plain loop does: to the last bit."""
-    chosen = {"SGD": {"foreach": True}, "Adam": {"fused": True}, "AdamW": {"fused": True}}[kind]
-    more: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.1} if kind == "SGD" else {}
+    chosen = {"fused" if kind.startswith("Adam") else "foreach": True}
+    more: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.1} if "foreach" in chosen else {}
     found = []
-    for options in (chosen, {"foreach": False, "fused": False}):
+    for options in (chosen, dict.fromkeys(chosen, False)):
         parameter = divided(mesh, "cpu")
         optimizer = getattr(torch.optim, kind)([parameter], lr=0.1, **more, **options)
         for step in range(3):
             parameter.grad = torch.full_like(parameter, 0.3 + step)
             optimizer.step()
         found.append(parameter.detach().to_local())
-    torch.testing.assert_close(found[0], found[1], rtol=0 if kind == "SGD" else 1e-6, atol=0)
+    torch.testing.assert_close(found[0], found[1], rtol=0 if "foreach" in chosen else 1e-6, atol=0)
 
 
 def test_the_kernel_that_steps_is_read_back() -> None:
