@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from getpass import getuser
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import repro
@@ -126,7 +127,7 @@ def make_bundle(run: Path, out: Path | None, licence: str) -> Bundle:
         before = verify_opened(root, run)
         if not before.unmodified:
             raise RecordModified(f"{run}: {before.problems[0].text()}; {len(before.problems)} problems in all, nothing "
-                                 f"was bundled; list them with: repro verify {run}")
+                                 f"was bundled; list them with: repro verify {quote(str(run))}")
         if not run.is_dir():
             raise OutputError(f"{run}: is already a bundle")
         plan = read_record(root).plan

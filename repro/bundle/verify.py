@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
 from repro.bundle.source import is_foreign, open_record
 from repro.bundle.verify_files import (
@@ -71,7 +72,8 @@ def unsound(place: Path, folder: Path) -> str:
     found = verify_opened(folder, place) if place.exists() and is_foreign(place) else None
     if found is None or found.unmodified:
         return ""
-    return f"{found.text().splitlines()[-1]} (first: {visible(found.problems[0].text())}; repro verify {place})"
+    first = visible(found.problems[0].text())
+    return f"{found.text().splitlines()[-1]} (first: {first}; repro verify {quote(str(place))})"
 
 
 def _check_signatures(root: Path, path: Path, signer: Path, found: Verification) -> None:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from shlex import quote
 from typing import Any, NoReturn
 
 import click
@@ -110,7 +111,7 @@ def cli() -> None:
     name = click.get_current_context().invoked_subcommand
     if name is None:
         plans = sorted(Path("runs").glob("*/plan.json"), key=lambda path: path.stat().st_mtime)
-        click.echo(LATER.format(newest=plans[-1].parent) if plans else FIRST)
+        click.echo(LATER.format(newest=quote(str(plans[-1].parent))) if plans else FIRST)
         click.echo("repro --help               all commands")
     if name in ON_LINUX and not sys.platform.startswith("linux") and not {"-h", "--help"} & set(sys.argv):
         raise UsageError(f"repro {name} needs Linux, for its trials; run it in a container or a virtual machine; "

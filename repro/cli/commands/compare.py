@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -88,8 +89,8 @@ def compare(
             raise UsageError("--candidate names a cell of one run, and --baseline the cell that it is compared with")
         else:
             found = compare_two(folders[0], candidate, request["baseline"], request["metric"], request["fail_if"])
-    derived = [f"{place}: its figures are those that it states; repro verify {place} derives them from its logs again"
-               for place in named if is_bundle(place)]
+    derived = [f"{place}: its figures are those that it states; repro verify {quote(str(place))} derives them from its "
+               "logs again" for place in named if is_bundle(place)]
     found = replace(found, runs=tuple(map(str, named)), notes=(*found.notes, *derived))
     if markdown is not None:
         from repro.cli.text.compare import comment

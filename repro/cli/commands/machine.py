@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,13 @@ def clean(runs: tuple[Path, ...], yes: bool) -> None:
     total = 0
     for root in expanded(runs) if runs else runs_below():
         found = list(leftovers([root]))
-        for item in found:
-            say(f"{'removed' if yes else 'would remove'} {item.path}: {item.why}, {item.bytes / (1 << 20):,.1f} MiB")
         if yes and found:
             remove(found, root)
+        for item in found:
+            say(f"{'removed' if yes else 'would remove'} {item.path}: {item.why}, {item.bytes / (1 << 20):,.1f} MiB")
         total += sum(item.bytes for item in found)
-    say(f"{total / (1 << 20):,.1f} MiB {'removed' if yes else 'in all; to remove it: repro clean --yes'}"
+    again = shlex.join(["repro", "clean", *map(str, runs), "--yes"])
+    say(f"{total / (1 << 20):,.1f} MiB {'removed' if yes else f'in all; to remove it: {again}'}"
         if total else "nothing to remove")
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -50,7 +51,8 @@ def list_(kind: str, folders: tuple[Path, ...], as_json: bool) -> None:
              repro list runs elsewhere/runs "old/*"
     """
     if folders and kind != "runs":
-        raise UsageError(f"{folders[0]}: only the runs of a folder are listed: repro list runs {folders[0]}")
+        raise UsageError(f"{folders[0]}: only the runs of a folder are listed: repro list runs "
+                         f"{quote(str(folders[0]))}")
     if kind == "runs":
         from repro.cli.workflows.listing import listed
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from shlex import quote
 
 from repro.compare.findings import findings
 from repro.core.errors import OutputError, ReproError, UsageError, one_line
@@ -114,7 +115,7 @@ def leftovers(runs: Sequence[Path]) -> Iterator[Leftover]:
             if (path := trial / "checkpoints").exists() and _stands(folder.result(trial.name)):
                 yield _found(path, "checkpoints of a trial that has ended")
         if folder.reports.is_dir() and (root / "sha256sums.txt").is_file():
-            yield _found(folder.reports, f"a report: repro report {root} writes it again")
+            yield _found(folder.reports, f"a report: repro report {quote(str(root))} writes it again")
         for path in (*root.glob(".*.tmp"), *(path for trial in trials for path in trial.glob(".*.tmp"))):
             yield _found(path, "the file of a writer that was killed")
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, cast
 
 from pydantic import ConfigDict, Field
@@ -384,8 +385,8 @@ def _read_result(folder: RunFolder, trial: Trial) -> Result:
     try:
         result = read_model(path, Result)
     except OutputError as error:
-        raise OutputError(f"{error}; `repro run --resume {folder.root}` sets it aside and runs this trial again"
-                          ) from error
+        raise OutputError(f"{error}; `repro run --resume {quote(str(folder.root))}` sets it aside and runs "
+                          "this trial again") from error
     if not result.is_of(trial):
         raise OutputError(f"{path}: is the result of another trial ({result.trial_id[:80]})")
     return result

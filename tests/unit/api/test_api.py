@@ -335,7 +335,13 @@ def test_the_runs_of_a_folder_are_listed_and_cleaned(tmp_path: Path, monkeypatch
     told = succeeded("clean").stdout
     assert "would remove runs/empty: nothing has run in it" in told and (tmp_path / "runs/empty").is_dir()
     assert "would remove runs/one/report" in told and "would remove runs/one/cache" in told
+    assert told.endswith("in all; to remove it: repro clean --yes\n")
+    shutil.copytree("runs/one", "one run")
+    told = succeeded("clean", "one run").stdout
+    assert "repro report 'one run' writes it again" in told
+    assert told.endswith("in all; to remove it: repro clean 'one run' --yes\n")
     succeeded("clean", "--yes")
+    assert (tmp_path / "one run/report").exists()
     assert not (tmp_path / "runs/empty").exists() and not (tmp_path / "runs/one/report").exists()
     assert repro.open("runs/one").state.startswith("unmodified") and "nothing to remove" in succeeded("clean").stdout
     assert type(called("clean", ".").exception).__name__ == "OutputError"
