@@ -299,9 +299,12 @@ def _next_step(record: Record, code: Exit) -> str:
     """Return what follows: a command, with a word on what it does, or what is to be mended first."""
     if code == Exit.INTERRUPTED:
         return _resume_command(record.folder.root, record.plan)
-    again = any(meaning(item.status).reruns for item in record.results)
-    if code == Exit.TRIAL_FAILED and again and not record.plan.design.is_contest and record.plan.design.scored:
-        return f"{_resume_command(record.folder.root, record.plan)} --rerun-failed"
+    failed = any(meaning(item.status).reruns for item in record.results)
+    if code == Exit.TRIAL_FAILED and failed and not record.plan.design.is_contest and record.plan.design.scored:
+        again = f"{_resume_command(record.folder.root, record.plan)} --rerun-failed"
+        if all(meaning(item.status).reruns for item in record.results):
+            return f"mend what the reasons above name, and run the suite again; if the cause lay outside of it: {again}"
+        return again
     if any(item.status == "invalid" for item in record.results):
         return "mend what the reason of each invalid trial names, and run the suite again (--resume leaves them so)"
     return f"{command(f'bundle {shlex.quote(str(record.folder.root))}')}  (one file, which others verify and run again)"

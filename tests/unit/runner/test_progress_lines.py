@@ -115,3 +115,10 @@ def test_trials_that_would_run_again_are_the_next_step(record: Record) -> None:
     crashed = replace(record, results=(record.results[0].model_copy(update={"status": "crashed"}), *record.results[1:]))
     last = ended_text(_summarize(crashed, Exit.TRIAL_FAILED, "report.html", None)).splitlines()[-1]
     assert last.endswith(f"run --resume {record.folder.root} --rerun-failed")
+
+
+def test_if_every_trial_crashed_the_suite_is_to_be_mended_first(record: Record) -> None:
+    crashed = replace(record, results=tuple(item.model_copy(update={"status": "crashed"}) for item in record.results))
+    last = ended_text(_summarize(crashed, Exit.TRIAL_FAILED, "report.html", None)).splitlines()[-1]
+    assert "mend what the reasons above name, and run the suite again; if the cause lay outside of it: " in last
+    assert last.endswith(f"run --resume {record.folder.root} --rerun-failed")
