@@ -28,13 +28,16 @@ def import_results(program: Program, path: Path, out: Path, contest: Contest | N
         contest: the rules of a contest, for speed-runs.
 
     Raises:
-        UsageError: `path` does not exist, or `out` cannot be used.
+        UsageError: `path` does not exist or holds nothing to import, or `out` cannot be used.
     """
     if not path.exists():
         raise UsageError(f"{path}: no such folder or file")
     make_folder(out)  # first, so that an unwritable folder is reported before the work
     read = READERS[program] if contest is None else partial(import_records, rules=contest)
     found = read(path)
+    if not found.results and not found.refused:
+        out.rmdir()
+        raise UsageError(f"{path}: holds no results of {program}")
     return write(out, found, program, path)
 
 

@@ -78,6 +78,11 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
 def test_nothing_to_import_makes_no_folder(tmp_path: Path) -> None:
     done = invoke("mlperf", tmp_path / "no", "--out", tmp_path / "out")
     assert isinstance(done.exception, UsageError) and not (tmp_path / "out").exists()
+    (tmp_path / "empty").mkdir()
+    for program in ("mlperf", "dawnbench", "speedrun"):
+        done = invoke(program, tmp_path / "empty", "--out", tmp_path / "out")
+        assert isinstance(done.exception, UsageError) and f"empty: holds no results of {program}" in str(done.exception)
+        assert not (tmp_path / "out").exists()
 
 
 def test_a_changed_record_is_not_read(tmp_path: Path) -> None:
