@@ -21,7 +21,7 @@ from repro.seams.preconditioner import Work
 from repro.suite.levels import contender_label
 from repro.suite.metrics import METRICS
 from repro.suite.model import Suite
-from repro.suite.planning.cost import SETUP_SECONDS, Cost, estimate
+from repro.suite.planning.cost import AS_PILOT, SETUP_SECONDS, Cost, estimate
 from repro.suite.planning.plan import Plan
 from repro.suite.tune import setting_text
 from repro.tables.cell_tables import median_text
@@ -126,7 +126,8 @@ def plan_text(
 def cost_text(plan: Plan, cost: Cost) -> str:
     """Return how long a plan takes, or how to find out."""
     if cost.full_budget_seconds is not None:
-        return f"about {duration(cost.full_budget_seconds)} if every trial uses its whole budget ({cost.label})"
+        each = "" if cost.label == AS_PILOT else " if every trial uses its whole budget"
+        return f"about {duration(cost.full_budget_seconds)}{each} ({cost.label})"
     most = plain_sum(plan.cells[index].choices.timeout_seconds for index, _ in plan.order)
     return (f"duration unknown, at most {duration(most)} by timeout_seconds; one trial of each cell tells: "
             f"{command('run SUITE --seeds 1 --out pilot')}, then {command('plan SUITE --pilot pilot')}")

@@ -77,8 +77,6 @@ class Power(Frozen):
                  f"{self.alpha:.0%}, margin {self.margin:g}):".replace("%", " %")]
         lines += [f"  {item.candidate_label} against {item.baseline_label}{' (primary)' if item.primary else ''}: "
                   f"{item.problem or self._words(item)}" for item in self.contrasts]
-        if self.seconds is not None:
-            lines.append(f"about {_long(self.seconds)} for these {self.pairs} repeats, by the pilot's durations")
         return "\n".join(lines)
 
     def _words(self, item: ContrastPower) -> str:

@@ -10,6 +10,8 @@ from repro.suite.planning.plan import Plan, washed_out
 
 SETUP_SECONDS = 15.0
 """Fork server, parity gate, report, once a run, roughly."""
+AS_PILOT = "as long as the trials of the pilot"
+"""Label of a time that is measured of every cell."""
 
 
 class Cost(Frozen):
@@ -52,5 +54,5 @@ def estimate(plan: Plan, pilot: Mapping[str, float] | None = None) -> Cost:
     if any(seconds is None for seconds in each):
         return Cost(trials=len(plan.order), full_budget_seconds=None, label="unknown")
     total = plain_sum(seconds or 0.0 for seconds in each)
-    label = {"label": "as long as the trials of the pilot"} if known else {}
+    label = {"label": AS_PILOT} if all(cell.cell_id in known for cell in plan.cells) else {}
     return Cost(trials=len(plan.order), full_budget_seconds=round(total + SETUP_SECONDS, 1), **label)

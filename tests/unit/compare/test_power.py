@@ -148,6 +148,8 @@ def test_the_command_prints_and_gives_json(tmp_path: Path, pilot: Record):
     shown = succeeded(*arguments)
     assert "smallest detectable difference" in shown.output
     assert "5 % needs" in shown.output
+    (duration,) = (line for line in shown.output.splitlines() if line.startswith("about "))
+    assert duration.endswith(" (as long as the trials of the pilot)") and "whole budget" not in duration
     assert "these 10 pairs find a difference of 5 % with" in shown.output
     data = json.loads(called(*arguments, "--json").output)
     assert data["power"]["contrasts"][0]["primary"] is True
