@@ -249,7 +249,9 @@ class _Run:
             longest = self.reader.longest_line
             is_cut = any(len(text) >= longest for text in self.last)
             cut = f"; of a line, {longest:,} characters are read" if is_cut else ""
-            ends = f"its output ends: {shown}{cut}" if shown else "it printed nothing"
+            pattern = self.choices.evaluation.pattern
+            sought = f"no line matches evaluation.pattern '{pattern[:200]}'; " if pattern else ""
+            ends = f"{sought}its output ends: {shown}{cut}" if shown else "it printed nothing"
             statements.finding("no evaluation", f"no evaluation seen; {self.reader.hint() or ends}", void=True)
         if changed := changed_files(self.choices, self.command.folder):
             statements.finding("code", changed, void=True)

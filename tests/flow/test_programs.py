@@ -255,7 +255,9 @@ CHEATS = {
         "print('step 1 loss 1')\nraise SystemExit('torch.OutOfMemoryError: CUDA out of memory. Tried to allocate')\n",
         "out_of_memory", "CUDA out of memory"),
     "no evaluation": ("print('hello')\nprint('world')\n", "invalid",
-                      "no evaluation seen; its output ends: hello | world"),
+                      "'; its output ends: hello | world"),
+    "a pattern of other lines": (
+        "print('epoch 1')\n", "invalid", "no evaluation seen; no line matches evaluation.pattern '"),
     "an evaluation after the end of what is read of a line": (
         "print(5000 * '-', 'step 1 loss 1')\n", "invalid", "of a line, 4,096 characters are read"),
     "nothing at all": ("", "invalid", "it printed nothing"),
