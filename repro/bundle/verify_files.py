@@ -122,7 +122,9 @@ class Verification:
         lines += [without] if self.missing else []
         lines += [f"{item.kind}: {visible(item.text())}" for item in self.problems]
         count = f"{len(self.problems)} problem{'s' if len(self.problems) != 1 else ''}"
-        return "\n".join([*lines, f"{self.source}: MODIFIED, {count}; {_advice(self.problems, self.missing)}"])
+        found = ("NOT AS SIGNED OR REGISTERED" if all(item.kind == "signature" for item in self.problems) else
+                 "MODIFIED")
+        return "\n".join([*lines, f"{self.source}: {found}, {count}; {_advice(self.problems, self.missing)}"])
 
 
 def _advice(problems: list[Problem], missing: list[str]) -> str:

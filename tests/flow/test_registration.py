@@ -100,3 +100,4 @@ def test_an_unsigned_record_is_not_taken_for_a_signed_one(place: Path) -> None:
     assert command(place, "run", "suite.yaml", "--no-mlflow", "--out", "plain").code == 0
     code, out, _ = command(place, "verify", "plain", "--signer", "own.pub")
     assert code == 3 and "neither the bundle nor its plan is signed" in out
+    assert "plain: NOT AS SIGNED OR REGISTERED, 1 problem" in out and "MODIFIED" not in out
