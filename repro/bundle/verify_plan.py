@@ -17,7 +17,7 @@ from repro.core.source_code import is_file_kind
 from repro.core.yaml_file import MAX_BYTES, YamlFile
 from repro.record.environment.environment import Environment, commit
 from repro.record.folder.store import lists_trials
-from repro.suite.planning.cell import Cell, Skipped
+from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan, expand_again, planned_order, suite_digest, wrong_order
 
 SHOWN_CELLS = 8
@@ -26,10 +26,11 @@ OTHER_FIELDS = ("suite", "title", "description", "tune")
 
 
 def made_by(environment: Environment | None) -> str:
-    """Return the version and commit of the code that made a record."""
+    """Return the version and commit of the code that made a record, and that it was edited."""
     if environment is None:
         return "unknown code"
-    return f"repro {environment.repro_version} {environment.commit or ''}".strip()
+    edited = " with edits" if environment.dirty else ""
+    return f"repro {environment.repro_version} {environment.commit or ''}".strip() + edited
 
 
 def this_code() -> str:
@@ -58,30 +59,28 @@ def check_plan(plan: Plan, code: str, found: Verification) -> None:
         found.add_each("plan.json", missing_trials(plan, ()), "plan")
         return
     try:
-        again = expand_again(plan, Machine(plan.device, plan.device_count, plan.cores, plan.cpp_compiler, here=False))
+        there = Machine(plan.device, plan.device_count, plan.cores, plan.cpp_compiler)
+        again = expand_again(plan, there, elsewhere=True)
     except UNFIT as error:
         found.add("plan.json", f"its suite cannot be expanded again: {' '.join(str(error).split())[:160]}", "plan")
         return
     found.count("plans expanded again")
-    missing = [item for item in plan.skipped if item.missing]
-    if missing:
-        found.notes.append("not checked here: something that these cells need was not installed on the run's machine: "
-                           f"{'; '.join(item.label for item in missing[:SHOWN_CELLS])}")
-    again = _without_refused(plan, again, plan.skipped if absent else missing) if absent or missing else again
+    if lacking := [item.label for item in again.skipped if item.missing]:
+        found.notes.append("not checked: something that these cells need was not installed where the run was planned, "
+                           f"the plan says: {'; '.join(lacking[:SHOWN_CELLS])}")
+    again = _without_refused(plan, again) if absent else again
     _check_order(plan, again, found)
     missing_cells = _check_digest(plan, again, code, found)
     check_words(plan, again, code == this_code(), found)
     found.add_each("plan.json", missing_trials(plan, missing_cells), "plan")
 
 
-def _without_refused(plan: Plan, again: Plan, refused: Sequence[Skipped]) -> Plan:
-    """Return the plan expanded `again` without the cells that were refused and are not here: stand-ins of plug-ins
-    refuse no cell and note nothing.
+def _without_refused(plan: Plan, again: Plan) -> Plan:
+    """Return the plan expanded `again` as the plug-ins would have it: their stand-ins refuse no cell and note nothing.
     """
-    labels = {item.label for item in refused}
-    left = again.model_copy(update={
-        "cells": tuple(cell for cell in again.cells if cell.label not in labels), "notes": plan.notes,
-        "skipped": (*refused, *(item for item in again.skipped if item.label not in labels))})
+    refused = {item.label for item in plan.skipped}
+    left = again.model_copy(update={"cells": tuple(cell for cell in again.cells if cell.label not in refused),
+                                    "skipped": plan.skipped, "notes": plan.notes})
     return left.model_copy(update={"order": tuple(planned_order(left))})
 
 
@@ -220,7 +219,7 @@ def check_suite_file(plan: Plan, written: Path, found: Verification) -> None:
         found.notes.append(f"{written.name} is missing: the plan was not compared with the suite as written")
         return
     try:
-        data = YamlFile(written.name, read_bounded(written, MAX_BYTES).decode()).data
+        data = YamlFile(written.name, read_bounded(written, MAX_BYTES).decode(), stored=True).data
     except (OutputError, SuiteError, UnicodeDecodeError):
         found.add(written.name, "is not a readable suite file", "schema")
         return

@@ -32,7 +32,8 @@ class Guide(NamedTuple):
 
 GUIDES: Mapping[AdviceKind, Guide] = {
     "missing_pairs": Guide("run the missing pairs", "repro run --resume RUN"),
-    "lost_trials": Guide("run them again", "repro run --resume RUN --rerun-failed"),
+    "lost_trials": Guide("mend the cause and start another run, or, if it lay outside of the suite, run them again",
+                         "repro run --resume RUN --rerun-failed"),
     "not_run_again": Guide("report it as undecided. Trials that ended so do not run again; mend what their reasons "
                            "name and start another run"),
     "more_pairs": Guide("run at least {n} pairs, with new seeds", "repro run SUITE --seeds {n}"),

@@ -38,8 +38,6 @@ class Machine:
     """CPU cores that this process may use."""
     cpp_compiler: bool = True
     """A C++ compiler is installed."""
-    here: bool = True
-    """False: of a record, on whose machine all was installed that its plan needed, whatever is installed here."""
 
 
 def user_folder(variable: str, below: str) -> Path:

@@ -55,13 +55,17 @@ class _BoundedLoader(yaml.SafeLoader):
 class YamlFile:
     """Plain data of a YAML file, and the line (from 1) of every key and list item, by path."""
 
-    def __init__(self, name: str, text: str) -> None:
+    def __init__(self, name: str, text: str, stored: bool = False) -> None:
         """Parse `text`; `name` is the file's name in messages.
+
+        Args:
+            stored: the file of a record, whose numbers are those that ran, whatever a reader takes them for.
 
         Raises:
             SuiteError: not YAML, too large or too deep, a duplicate key, an alias, or a tag that builds objects.
         """
         self.name = name
+        self._stored = stored
         self.lines: dict[FieldPath, int] = {}
         if len(text.encode("utf-8", "replace")) > MAX_BYTES:
             raise SuiteError(f"larger than {MAX_BYTES} bytes, which no suite needs", file=name)
@@ -99,7 +103,7 @@ class YamlFile:
         line = node.start_mark.line + 1
         if node.tag in NUMBERS and len(node.value) > MAX_DIGITS:
             raise SuiteError(f"a number of more than {MAX_DIGITS} characters", file=self.name, line=line)
-        if node.tag in NUMBERS and OTHER_BASE.fullmatch(node.value):
+        if not self._stored and node.tag in NUMBERS and OTHER_BASE.fullmatch(node.value):
             raise SuiteError(f"{node.value}: YAML reads this as base 8 (leading zero) or 60 (colon); write a decimal "
                              "number, or text in quotes", file=self.name, line=line)
         self._check_encodable(node)

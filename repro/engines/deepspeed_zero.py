@@ -99,7 +99,7 @@ class DeepSpeedZero(Engine):
             return f"hpz {self.hpz} does not divide {setting.processes} processes into groups of equal size"
         if self.stage == 3 and self.quantized != "none" and not setting.on_gpu:
             return "DeepSpeed quantizes by CUDA kernels (its QuantizerBuilder), which a CPU has not; use hpz alone"
-        if self.stage == 3 and self.quantized != "none" and setting.here and (missing := cuda_tools_missing()):
+        if self.stage == 3 and self.quantized != "none" and (missing := setting.lacks(cuda_tools_missing)):
             return (f"DeepSpeed builds its kernels that quantize with nvcc and ninja, and {missing} is missing here: "
                     "install CUDA's toolkit and `pip install ninja`, or use hpz alone")
         return None

@@ -26,7 +26,7 @@ from repro.launchers.local import Local
 from repro.launchers.netns.namespaces import Placement, node_of
 from repro.launchers.netns.network import CONTROL, CONTROL_NET, COUNTERS, DATA, MTU, NetworkSpec
 from repro.launchers.netns.network_process import NetworkProcess
-from repro.launchers.netns.probe import Ability, ability
+from repro.launchers.netns.probe import ability
 from repro.seams.launching import LaunchRequest, LaunchResult, oversubscription
 from repro.seams.plugin import SAFE, Setting
 
@@ -121,7 +121,10 @@ class Fabric(Local):
             return problem
         if setting.on_gpu and any(factor > 1 for factor in self.slowdown.values()):
             return "slowdown stops a rank's CPU process, which does not slow its GPU"
-        found = ability() if setting.here else Ability()
+        return setting.lacks(self._missing)
+
+    def _missing(self) -> str | None:
+        found = ability()
         return found.problem or (found.netem if self.delay else "") or None
 
     def note(self, setting: Setting) -> str | None:

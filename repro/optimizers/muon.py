@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     import torch
 
 
+def _too_old() -> str | None:
+    found = version("torch")
+    if tuple(map(int, found.split(".")[:2])) >= (2, 9):
+        return None
+    return f"torch has Muon since version 2.9, and torch {found} is installed"
+
+
 class Muon(Optimizer):
     """`torch.optim.Muon` for hidden matrices, `torch.optim.AdamW` for embeddings, the head, kernels and vectors.
 
@@ -54,9 +61,7 @@ class Muon(Optimizer):
         if self.hidden is None and setting.hidden_matrices is False:
             return (f"the model of {setting.workload} has no hidden matrix (two dimensions, not of the first or last "
                     "layer), so that AdamW alone would train it; use adamw")
-        if not setting.here or tuple(map(int, version("torch").split(".")[:2])) >= (2, 9):
-            return None
-        return f"torch has Muon since version 2.9, and torch {version('torch')} is installed"
+        return setting.lacks(_too_old)
 
     def build(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
         import torch

@@ -47,7 +47,7 @@ class Rule(Optimizer):
 
     def unsupported(self, setting: Setting) -> str | None:
         module = self.rule.partition(":")[0]
-        return why_missing("optimizers", self.package, module) if self.package and setting.here else None
+        return setting.lacks(lambda: why_missing("optimizers", self.package, module)) if self.package else None
 
     def groups(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> list[dict[str, Any]]:
         """Return the parameter groups."""

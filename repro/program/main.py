@@ -270,7 +270,8 @@ class _Run:
         after = listed(self.command.folder, self.place)
         if self._files is None or after is None:
             statements.finding("left", f"its folder holds more than {MOST_LISTED:,} files, so whether it left some "
-                               "that the next trial can read was not looked at", void=False)
+                               "that the next trial can read was not looked at; name one without data in "
+                               "engine.folder", void=False)
             return
         left = [name for name, state in sorted(after.items()) if self._files.get(name) != state]
         if left:

@@ -6,7 +6,7 @@ setting, which becomes a skipped trial with that reason in the plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -84,8 +84,8 @@ class Setting:
     """GPUs of the computers that the trial takes; 0 on a CPU-only machine."""
     cores: int = 0
     """CPU cores that the ranks may use; 0: those of this process."""
-    here: bool = True
-    """False: a plan of another machine is expanded again, so what is installed here says nothing."""
+    installed: bool | None = None
+    """What `lacks` assumes to be installed, all (True) or nothing (False); None: it looks."""
     compression: str = "none"
     overlap: bool | None = None
     determinism: str = "seeded"
@@ -128,6 +128,12 @@ class Setting:
     """Processes beside the `processes` that train (`Engine.server_processes`)."""
     tensors: int | None = None
     """Tensors of the model that are trained (`Workload.tensor_count`); None: not stated."""
+
+    def lacks(self, missing: Callable[[], str | None]) -> str | None:
+        """Return what `missing` says is not installed here; of another machine's plan, what `installed` assumes."""
+        if self.installed is None:
+            return missing()
+        return None if self.installed else "not installed"
 
     @property
     def on_gpu(self) -> bool:

@@ -82,7 +82,9 @@ def mean_trial(repeat: int, trials: Sequence[Observed], zero: float | None = Non
                      only_numbered=all(item.only_numbered for item in trials),
                      hashes={"final_weights": "+".join(weights)} if all(weights) else {},
                      resumed=tuple(part for item in trials for part in item.resumed),
-                     tta_wall_bounds=_mean_bounds(trials))
+                     tta_wall_bounds=_mean_bounds(trials),
+                     startup_seconds=_mean((item.startup_seconds for item in trials), 0.0),
+                     init_seconds=_mean((item.init_seconds for item in trials), 0.0))
 
 
 def _mean_bracket(trials: Sequence[Observed]) -> Bracket | None:

@@ -205,8 +205,9 @@ def _repeated_seeds(
     seeds = [[run.plan.master_seed for run in side] for side in (before, after)]
     if not (spec.to_target or spec.by_training) or all(len(set(side)) == len(side) for side in seeds):
         return (), ()
-    text = "runs of one side have the same master seed: they repeat its trainings and say nothing about other seeds"
-    return ((text,), ()) if spec.by_training or set(seeds[0]) != set(seeds[1]) else ((), (text,))
+    text = ("runs of one side have the same master seed: they repeat its trainings and say nothing about other seeds; "
+            "run the suite again without --master-seed")
+    return ((text,), ()) if spec.by_training or sorted(seeds[0]) != sorted(seeds[1]) else ((), (text,))
 
 
 def starts_of(runs: Sequence[Ran], cells: Sequence[Cell], spec: MetricSpec) -> tuple[int, int]:

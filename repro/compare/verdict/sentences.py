@@ -329,7 +329,7 @@ def _before_start_cautions(item: Evidence) -> list[str]:
         return []
     each = "; ".join(f"{label} {seconds:.3g} s" for _, seconds, label in found)
     return [f"the quicker program runs longer before it says that its training begins ({each}), which its time leaves "
-            "out; compare by tta_cold, too"]
+            f"out; compare by {item.asked.metric.partition('_')[0]}_cold, too"]
 
 
 def _own_clock_cautions(item: Evidence) -> list[str]:
@@ -352,6 +352,7 @@ def _own_clock_cautions(item: Evidence) -> list[str]:
     return ["the programs' own clocks count unequal shares of the time between their evaluations by the clock of repro "
             f"({'; '.join(shares)}): one leaves out more, or runs slow; compare by "
             f"{item.asked.metric.replace('train', 'wall')}, too"]
+
 
 def _drift_cautions(item: Evidence) -> list[str]:
     found = item.adjusted

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.accelerator import cuda_accelerator
 from deepspeed.runtime import torch_autocast
+from deepspeed.runtime.zero.linear import zero3_linear_wrap
 from deepspeed.utils import (
     safe_get_full_fp32_param,
     safe_get_full_grad,
@@ -376,7 +377,8 @@ def end_group() -> None:
     A later trial in this process starts a new group; DeepSpeed would otherwise continue with the old one, and models of
     every engine would compute their fully connected layers by DeepSpeed's Python.
     """
-    torch.nn.functional.linear = LINEAR
+    if torch.nn.functional.linear is zero3_linear_wrap:
+        torch.nn.functional.linear = LINEAR
     if dist.is_initialized():
         if deepspeed.comm.comm.cdb is not None:
             deepspeed.comm.destroy_process_group()

@@ -65,9 +65,11 @@ class VolumeInference(Measurement):
         return self.grid.chunks * (self.delay_seconds / processes + OWN_SECONDS)
 
     def unsupported(self, setting: Setting) -> str | None:
-        needed = (("zarr", "redis") if self.queue == "redis" else ("zarr",)) if setting.here else ()
-        missing = next((reason for name in needed if (reason := why_missing("papers", name, name))), None)
-        return missing or why_no_grid(self.shape, (self.chunk,) * 3, (self.overlap,) * 3) or None
+        return setting.lacks(self._missing) or why_no_grid(self.shape, (self.chunk,) * 3, (self.overlap,) * 3) or None
+
+    def _missing(self) -> str | None:
+        needed = ("zarr", "redis") if self.queue == "redis" else ("zarr",)
+        return next((reason for name in needed if (reason := why_missing("papers", name, name))), None)
 
     def absent(self) -> str:
         folder = Path(tempfile.gettempdir())

@@ -291,8 +291,8 @@ class TrainingConfig(TrialConfig):
         return ModelOptions(self.compile or None, self.activation_checkpointing,
                             self.channels_last, self.cudnn_benchmark)
 
-    def unsupported(self, machine: Machine) -> str:
-        if reason := super().unsupported(machine):
+    def unsupported(self, machine: Machine, installed: bool | None = None) -> str:
+        if reason := super().unsupported(machine, installed):
             return reason
         if isinstance(self.engine.plugin, StandIn):
             return ""  # its plan was made where it is installed

@@ -233,13 +233,17 @@ class TrialConfig(SuitePart):
         """
         return [module for choice in self.plugins() if (module := type(choice.plugin).__module__).startswith("repro.")]
 
-    def unsupported(self, machine: Machine) -> str:
-        """Return why `machine` cannot run these choices, in one sentence; "" if it can."""
+    def unsupported(self, machine: Machine, installed: bool | None = None) -> str:
+        """Return why `machine` cannot run these choices, in one sentence; "" if it can.
+
+        Args:
+            installed: as in `Setting`.
+        """
         if on_gpu(self.device) and self.device != "auto" and not on_gpu(machine.device):
             return "device cuda is requested, and this machine has no usable GPU; use -o device=cpu"
         device = machine.device if self.device == "auto" else self.device
         count = machine.device_count * self.launcher.get(Launcher).nodes_of(self.ranks) if on_gpu(device) else 0
-        setting = replace(self.setting(device, count), cores=machine.cores, here=machine.here)
+        setting = replace(self.setting(device, count), cores=machine.cores, installed=installed)
         for choice in self.plugins():
             if reason := choice.plugin.unsupported(setting):
                 return f"{choice.seam} {choice.kind}: {reason}"

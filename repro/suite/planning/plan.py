@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -220,7 +220,7 @@ def solo_plan(plan: Plan, plan_sha256: str) -> Plan:
 
 def make_plan(
     suite: Suite, machine: Machine, problem: Problem = unlocated, overridden: bool = False, drawn: Drawn = FIXED,
-    folder: Path | None = None,
+    folder: Path | None = None, missing: Mapping[str, str] | None = None,
 ) -> Plan:
     """Expand `suite` for `machine`.
 
@@ -231,6 +231,8 @@ def make_plan(
         drawn: the random numbers of this run.
         folder: of the suite's file, whose programs are hashed; None: the suite states their hashes, as that of a
             record does.
+        missing: label of a cell -> what was not installed that it needs, on the machine where it was planned before;
+            None: what is installed here decides.
 
     Raises:
         SuiteError: a combination that is wrong in itself, a cell twice, a baseline that no cell matches, or nothing
@@ -248,7 +250,7 @@ def make_plan(
     suite, lost = _keep_contrasts(suite, requested, problem, overridden)
     check_designs(suite, requested, problem)
     suite, without = keep_factors(suite, problem, overridden)
-    cells, skipped = _on_machine(requested, machine, problem)
+    cells, skipped = _on_machine(requested, machine, problem, missing)
     plan = Plan(
         format=FORMAT,
         suite=suite, digest=suite_digest(suite, requested), device=machine.device,
@@ -298,14 +300,18 @@ def _keep_contrasts(
     return suite, notes
 
 
-def _on_machine(requested: list[Cell], machine: Machine, problem: Problem) -> tuple[list[Cell], list[Skipped]]:
+def _on_machine(
+    requested: list[Cell], machine: Machine, problem: Problem, missing: Mapping[str, str] | None
+) -> tuple[list[Cell], list[Skipped]]:
     """Return the cells that run on `machine`, with the device they run on, and those that do not."""
     cells: dict[str, Cell] = {}
     skipped: list[Skipped] = []
     for cell in requested:
-        if reason := cell.choices.unsupported(machine):
-            missing = machine.here and not cell.choices.unsupported(replace(machine, here=False))
-            skipped.append(Skipped(label=cell.label, factors=cell.factors, reason=reason, missing=missing))
+        reason = cell.choices.unsupported(machine, installed=True)
+        lacking = "" if reason else _lacking(cell, machine, missing)
+        if reason or lacking:
+            skipped.append(Skipped(label=cell.label, factors=cell.factors, reason=reason or lacking,
+                                   missing=bool(lacking)))
             continue
         here = cell.with_choices(cell.choices.on(machine.device))
         if here.cell_id in cells:
@@ -318,6 +324,17 @@ def _on_machine(requested: list[Cell], machine: Machine, problem: Problem) -> tu
     if not cells:
         raise problem(f"nothing can run on this machine: {skipped[0].label}: {skipped[0].reason}", ("trial",))
     return list(cells.values()), skipped
+
+
+def _lacking(cell: Cell, machine: Machine, missing: Mapping[str, str] | None) -> str:
+    """Return what is not installed that a cell needs: here, or as a plan said of another machine; "" if nothing is.
+
+    A cell whose plug-ins ask for nothing that may be missing lacks nothing, whatever a plan says.
+    """
+    if missing is None:
+        return cell.choices.unsupported(machine)
+    said = missing.get(cell.label, "")
+    return said if said and cell.choices.unsupported(machine, installed=False) else ""
 
 
 def _on_another_device(cells: Mapping[str, Cell]) -> dict[str, str]:
@@ -356,14 +373,19 @@ def _same_programs(plan: Plan) -> Iterator[str]:
             yield f"{'; '.join(same)}: {SAME_PROGRAM}"
 
 
-def expand_again(plan: Plan, machine: Machine) -> Plan:
+def expand_again(plan: Plan, machine: Machine, elsewhere: bool = False) -> Plan:
     """Expand the suite of a plan again, with the random numbers that were drawn for it.
+
+    Args:
+        elsewhere: what was installed where the plan was made decides, as it says, and not what is installed here.
 
     Raises:
         SuiteError: the suite cannot be expanded here.
     """
     with reading(plan.plugins):
-        return make_plan(plan.suite, machine, overridden=True, drawn=Drawn(plan.master_seed, plan.order_seed))
+        missing = {item.label: item.reason for item in plan.skipped if item.missing} if elsewhere else None
+        return make_plan(plan.suite, machine, overridden=True, drawn=Drawn(plan.master_seed, plan.order_seed),
+                         missing=missing)
 
 
 def suite_digest(suite: Suite, cells: Sequence[Cell]) -> str:

@@ -25,7 +25,8 @@ from repro.record.folder.store import Record, read_record
 from repro.runner import preflight
 from repro.runner.context import Options
 from repro.seams.training import Comm, Engine, Workload
-from repro.suite.planning.plan import Plan
+from repro.suite.planning.cell import Skipped
+from repro.suite.planning.plan import Plan, planned_order
 from tests.letters import SUITE, installed, letters_record, write_package
 from tests.plans import planned, suite
 
@@ -183,7 +184,26 @@ def test_a_plan_is_verified_whatever_is_installed_where_it_is_read(
             found = Verification("run")
             check_plan(plan, this_code(), found)
             assert found.problems == []
-            assert ["not checked here" in note for note in found.notes] == [True] * missing
+            assert ["not checked: something" in note for note in found.notes] == [True] * missing
+
+
+def test_what_a_machine_lacks_is_no_excuse_for_other_cells_and_notes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two reasons to skip a cell the one counts that holds everywhere; a cell that needs nothing is not missing."""
+    monkeypatch.setattr("repro.optimizers.rules.why_missing", lambda *_: "package pytorch-optimizer is not installed")
+    text = suite("elsewhere", "matrix: {optimizer: [{kind: sgd, lr: 1}, {kind: sgd, lr: 2}, {kind: lion, lr: 1}], "
+                              "compile: [false, {mode: max-autotune}]}\n", seeds=3)
+    plan = planned(tmp_path, text, machine=Machine("cpu", 0, 8))
+    assert sorted(item.missing for item in plan.skipped) == [False, False, False, True]
+    left = plan.cells[1]
+    forged = Skipped(label=left.label, factors=left.factors, reason="package sgd is not installed", missing=True)
+    without = plan.model_copy(update={"cells": plan.cells[:1], "skipped": (*plan.skipped, forged)})
+    without = without.model_copy(update={"order": tuple(planned_order(without))})
+    for made, problems in ((plan, False), (without, True), (plan.model_copy(update={"notes": ("as I like",)}), True)):
+        found = Verification("run")
+        check_plan(made, this_code(), found)
+        assert bool(found.problems) == problems, found.problems
 
 
 def test_a_cell_that_a_plan_leaves_out_without_reason_is_still_found(tmp_path: Path) -> None:

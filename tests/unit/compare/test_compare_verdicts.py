@@ -269,6 +269,9 @@ def test_a_quicker_program_that_begins_to_train_later_does_not_pass_without_a_wo
              [result(theirs, k, value, init_seconds=slow) for k, value in enumerate(steady(6, 10.0))])
     found = contrast(ours, theirs, *sides, "tta_wall", primary=True)
     assert any("(candidate 9 s; baseline 2 s)" in text for text in found.cautions) is warned
+    ended = contrast(ours, theirs, *([item.model_copy(update={"run_seconds": item.tta_wall}) for item in side]
+                                     for side in sides), "end_wall", primary=True)
+    assert any("compare by end_cold, too" in text for text in ended.cautions) is warned
     assert not any("before it says" in text for text in against(*sides).cautions), "ours draws and warms up there"
 
 
@@ -313,7 +316,8 @@ def test_a_crash_is_named_and_is_no_missed_target() -> None:
         "report it as undecided. Trials that ended so do not run again; mend what their reasons name and start another "
         "run")
     crashed = against(ours, trials(BASELINE, [10.0] * 6))
-    assert crashed.settles == "run them again: repro run --resume RUN --rerun-failed"
+    assert crashed.settles == ("mend the cause and start another run, or, if it lay outside of the suite, run them "
+                               "again: repro run --resume RUN --rerun-failed")
 
 
 def test_beyond_twenty_pairs_the_t_test_replaces_the_exact_one() -> None:

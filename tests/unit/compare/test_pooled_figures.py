@@ -23,3 +23,6 @@ def test_a_computed_figure_is_the_geometric_mean_over_the_cells() -> None:
     assert pooled.at(METRICS["controller_bytes"].path) == pytest.approx(200)
     assert pooled.at(METRICS["worker_bytes"].path) == pytest.approx(200)
     assert pooled.at(METRICS["busiest_bytes"].path) is None, "no traffic was counted"
+    (pooled,) = pool([{0: result(cell, 1).model_copy(update={"init_seconds": seconds})}
+                      for cell, seconds in (("a", 2), ("b", 8))])
+    assert (pooled.init_seconds, pooled.startup_seconds) == (pytest.approx(4), None)

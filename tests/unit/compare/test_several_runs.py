@@ -142,6 +142,8 @@ def test_runs_that_repeat_the_seeds_of_a_side_count_its_luck_once(plan: Plan) ->
             for metric in ("tta_wall", "samples", "step_time")]
     assert [item.verdict for item in same] == ["faster", "inconclusive", "faster"]
     assert [any(text in words for words in (item.because, *item.cautions)) for item in same] == [True, True, False]
+    unequal = zip(sides(plan, 1, 0.8, 6), ([1] * 5 + [2], [1] + [2] * 5), strict=True)
+    assert versus_several(*(seeded(side, seeds, 0.2) for side, seeds in unequal))[0].verdict == "inconclusive"
     own = versus_several(*(seeded(side, range(k, k + 5)) for k, side in enumerate(sides(plan, 1, 0.8))))[0]
     assert own.verdict == "faster" and not any(text in words for words in own.cautions)
 

@@ -80,6 +80,10 @@ def test_forbidden_content_of_a_suite(text: str, line: int, problem: str) -> Non
     assert "\n" not in str(caught.value)
 
 
+def test_a_stored_file_has_the_numbers_that_ran() -> None:
+    assert YamlFile("s.yaml", "a: [064, 1:30]", stored=True).data == {"a": [52, 90]}
+
+
 def test_limits_of_size() -> None:
     YamlFile("s.yaml", "a: [" + "1," * (MAX_NODES - 100) + "]")
     with pytest.raises(SuiteError, match=f"more than {MAX_NODES} values"):
