@@ -420,6 +420,7 @@ def test_its_time_ends_with_it_whatever_it_leaves_running(tmp_path: Path) -> Non
     assert 0.1 <= result.run_seconds <= time.monotonic() - began - DRAIN_SECONDS
 
 
+@pytest.mark.slow
 def test_what_ignores_its_end_at_the_target_has_the_time_of_its_target(tmp_path: Path) -> None:
     code = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{HONEST}time.sleep(60)\n"
     began = time.monotonic()
