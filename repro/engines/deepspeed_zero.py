@@ -87,8 +87,7 @@ class DeepSpeedZero(Engine):
         if setting.weights == "float16" and setting.device == "cpu":
             return "DeepSpeed refuses fp16 on CPUs without float16 matrix instructions, and nearly all are without"
         if self.stage == 3 and (compiled := setting.model.compile) and compiled.records_graphs:
-            return (f"compile mode {compiled.mode} records CUDA graphs for weights at one place in memory, and ZeRO 3 "
-                    "gathers them anew in every step, so timed steps would record; use mode max-autotune-no-cudagraphs")
+            return compiled.why_not_gathered("ZeRO 3")
         return (self._no_such_hierarchy(setting) or self._no_such_optimizer(setting)
                 or self._no_such_communication(setting))
 

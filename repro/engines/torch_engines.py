@@ -147,8 +147,7 @@ class Fsdp(TorchEngine):
 
     def unsupported(self, setting: Setting) -> str | None:
         if (compiled := setting.model.compile) and compiled.records_graphs:
-            return (f"compile mode {compiled.mode} records CUDA graphs for weights at one place in memory, and FSDP "
-                    "gathers them anew in every step, so timed steps would record; use mode max-autotune-no-cudagraphs")
+            return compiled.why_not_gathered("FSDP")
         return self._no_such_optimizer(setting) or self._no_such_communication(setting)
 
     def _no_such_optimizer(self, setting: Setting) -> str | None:

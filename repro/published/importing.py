@@ -32,11 +32,13 @@ def import_results(program: Program, path: Path, out: Path, contest: Contest | N
     """
     if not path.exists():
         raise UsageError(f"{path}: no such folder or file")
+    is_new = not out.exists()
     make_folder(out)  # first, so that an unwritable folder is reported before the work
     read = READERS[program] if contest is None else partial(import_records, rules=contest)
     found = read(path)
     if not found.results and not found.refused:
-        out.rmdir()
+        if is_new:
+            out.rmdir()
         raise UsageError(f"{path}: holds no results of {program}")
     return write(out, found, program, path)
 

@@ -34,6 +34,12 @@ class Compilation(BaseModel):
         """The mode records CUDA graphs, for weights that stay where they are in memory."""
         return self.mode in ("reduce-overhead", "max-autotune")
 
+    def why_not_gathered(self, engine: str) -> str:
+        """Return why the mode cannot be used where `engine` gathers weights at other addresses in every step."""
+        return (f"compile mode {self.mode} records CUDA graphs, which need weights at fixed addresses; {engine} "
+                "gathers weights at new addresses in every step, so graphs would be recorded in timed steps; use mode "
+                "max-autotune-no-cudagraphs")
+
     def __str__(self) -> str:
         """Return it as sessions read it back."""
         shapes = "auto" if self.dynamic is None else str(self.dynamic).lower()

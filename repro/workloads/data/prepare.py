@@ -3,8 +3,8 @@
 Hashes are appended to `partial.txt`. A preparation that was interrupted resumes from it: a file of the size and the
 modification time noted there is not read again.
 
-Everything is written to a folder beside that of the data set and takes its place at the end: whatever goes wrong, an
-earlier preparation stays as it was.
+Everything is written to a folder beside that of the data set and takes its place at the end: if anything fails, an
+earlier preparation is unchanged.
 """
 
 from __future__ import annotations

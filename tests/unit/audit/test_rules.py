@@ -311,7 +311,7 @@ def test_a_rule_about_links_does_not_fail_where_there_are_none(records: Records,
 
 
 def test_what_only_a_program_knows_is_not_said_to_be_kept() -> None:
-    """Its command takes no {seed}; where its two ranks run, and with which libraries, nobody saw."""
+    """Its command takes no {seed}; the record does not say where its ranks run or which libraries they use."""
     with open_record(ROOT / "tests/data/corpus/1.0.0rc1/times-only.zip") as root:
         record = read_record(root)
         text = record.plan.model_dump_json(by_alias=True).replace("{seed}", "7")

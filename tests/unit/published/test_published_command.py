@@ -83,6 +83,9 @@ def test_nothing_to_import_makes_no_folder(tmp_path: Path) -> None:
         done = invoke(program, tmp_path / "empty", "--out", tmp_path / "out")
         assert isinstance(done.exception, UsageError) and f"empty: holds no results of {program}" in str(done.exception)
         assert not (tmp_path / "out").exists()
+    (tmp_path / "mine").mkdir()
+    invoke("mlperf", tmp_path / "empty", "--out", tmp_path / "mine")
+    assert (tmp_path / "mine").is_dir(), "an empty folder of the user's stays"
 
 
 def test_a_changed_record_is_not_read(tmp_path: Path) -> None:
