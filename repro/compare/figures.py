@@ -379,7 +379,8 @@ class Comparison(Frozen):
     because: str
     paired: bool = True
     p: float | None = None
-    """Two-sided: exact sign-flip up to 20 pairs, beyond that t; the sign test of who was first where runs missed."""
+    """Two-sided: exact sign-flip up to 20 pairs, beyond that t; the sign test of who was first where runs missed; of an
+    open-ended design the e-process."""
     p_adjusted: float | None = None
     """Holm over the family; None for the primary contrast, which is not corrected."""
     family: int = 1

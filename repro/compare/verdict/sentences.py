@@ -162,7 +162,8 @@ def missed_figures(item: Evidence, missed: Missed, share: FamilyShare, word: str
         counted += (f"; the order of {unknown} is unknown, because {both}one trial ended without the target before the "
                     "other reached it")
     holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
-    test = f"(exact sign test p = {item.p:.3g}{holm})"
+    name = "e-process" if item.asked.stage is not None and item.asked.stage.anytime else "exact sign test"
+    test = f"({name} p = {item.p:.3g}{holm})"
     ours, theirs = missed.alone
     if ours + theirs:
         test += (f"; the candidate alone reached the target in {ours} of {missed.n} pairs and the baseline alone in "

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from repro.compare import Comparison, contrast, summarize
+from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.pairing import observe
+from repro.compare.evidence.stage import Stage
+from repro.compare.verdict.verdict import judged
 from repro.record.result.results import Point, Result, Status
 from repro.suite.metrics import METRICS
 from tests.made_cells import BASELINE, CANDIDATE, result, trials
@@ -36,6 +39,14 @@ def test_a_clear_difference_is_seen_through_missed_runs() -> None:
     assert found.because.startswith("the baseline missed the target in 3 of 10 trials, so there is no ratio of times; ")
     assert "the candidate was first in 10 of 10 pairs and the baseline in 0" in found.because
     assert any("declares no horizon" in text for text in found.cautions)
+
+
+def test_the_p_of_an_open_ended_design_is_named_as_what_it_is() -> None:
+    ours = trials(CANDIDATE, [10.0 + k / 10 for k in range(30)])
+    found = judged([examine(CANDIDATE, BASELINE, ours, some_missed(30, 3, 30.0, 60.0), ComparisonRequest(
+        metric="tta_wall", primary=True, stage=Stage(30, 194, 30, anytime=True)))])[0]
+    assert found.verdict == "faster" and found.p is not None and found.p > 2 / 2**30
+    assert f"and the baseline in 0 (e-process p = {found.p:.3g}); the candidate alone" in found.because
 
 
 def test_the_declared_horizon_is_kept_and_never_stretched() -> None:
