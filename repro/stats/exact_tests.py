@@ -40,7 +40,7 @@ def sign_flip(logs: Sequence[float], limit: int = EXACT_PAIRS) -> float:
         return 1.0
     # Every sum of all is one of the first half's plus one of the second's: 2^(n/2) sums and a look-up each, not 2^n.
     half = len(magnitudes) // 2
-    first, second = (np.sort(_signed_sums(part)) for part in (magnitudes[:half], magnitudes[half:]))
+    first, second = (np.sort(signed_sums(part)) for part in (magnitudes[:half], magnitudes[half:]))
     above = len(second) - np.searchsorted(second, edge - first, side="left")
     below = np.searchsorted(second, -edge - first, side="right")
     return float(above.sum() + below.sum()) / 2.0 ** len(magnitudes)
@@ -68,8 +68,8 @@ def sign_flip_any(logs: Sequence[float]) -> float:
     return min(1.0, 2 * float(chances[middle + edge:].sum()))
 
 
-def _signed_sums(magnitudes: np.ndarray) -> np.ndarray:
-    """Return all 2^n sums of the values with either sign."""
+def signed_sums(magnitudes: np.ndarray) -> np.ndarray:
+    """Return all 2^n sums of the values with either sign; the first has every plus, the last every minus."""
     sums = np.zeros(2 ** len(magnitudes))
     for size, value in zip(2 ** np.arange(len(magnitudes)), magnitudes, strict=True):
         np.subtract(sums[:size], value, out=sums[size:2 * size])

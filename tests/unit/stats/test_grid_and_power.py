@@ -14,6 +14,7 @@ from repro.stats import (
     bracket_bias,
     detectable_ratio,
     equivalence_power,
+    equivalent_pairs,
     paired_power,
     paired_ratio,
     pairs_needed,
@@ -161,12 +162,26 @@ def test_pairs_needed_is_the_least_that_has_the_power() -> None:
         pairs_needed(1.0, 1.001)
 
 
-@pytest.mark.parametrize(("sd", "ratio", "pairs"), [(0.05, 1.0, 12), (0.05, 1.02, 20), (0.1, 1.0, 10)])
+@pytest.mark.parametrize(("sd", "ratio", "pairs"), [
+    (0.03, 1.0, 5), (0.03, 1.0, 6), (0.05, 1.0, 12), (0.05, 1.02, 20), (0.1, 1.0, 10)])
 def test_the_power_of_equivalence_agrees_with_simulation(sd: float, ratio: float, pairs: int) -> None:
     generator = np.random.default_rng(pairs)
     logs = generator.normal(math.log(ratio), sd, (4000, pairs))
-    found = np.mean([tost(row, 0.05).equivalent for row in logs])
-    assert equivalence_power(sd, ratio, pairs, 0.05) == pytest.approx(found, abs=0.025)
+    found = np.mean([tost(row, 0.05).equivalent and equivalent_pairs(row.tolist(), 0.05).equivalent for row in logs])
+    assert equivalence_power(sd, ratio, pairs, 0.05) == pytest.approx(found, abs=0.035)
+
+
+def test_sameness_has_no_power_where_its_sign_flip_test_cannot_reject() -> None:
+    assert [equivalence_power(0.001, 1.0, pairs, 0.05) for pairs in (2, 4)] == [0, 0]
+    assert equivalence_power(0.001, 1.0, 5, 0.05) > 0.99
+    assert equivalence_power(0.001, 1.0, 5, 0.05, alpha=0.05 / 3) == 0  # five pairs of three contrasts
+
+
+@pytest.mark.parametrize(("pairs", "alpha"), [(15, 0.0025), (16, 0.0025)])
+def test_at_the_levels_of_holm_the_sign_flip_test_takes_power_away(pairs: int, alpha: float) -> None:
+    ratio = detectable_ratio(0.1, pairs, alpha)
+    assert ratio is not None
+    assert simulated_power(math.log(ratio) / 0.1, pairs, alpha) == pytest.approx(0.8, abs=0.02)
 
 
 @pytest.mark.parametrize(("sd", "ratio", "alpha", "problem"), [
