@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from repro.cli.options import FiniteRange, PlaceParam, echo_json, json_option
+from repro.core.errors import Exit
 
 if TYPE_CHECKING:
     from repro.published.contest_rules import Contest
@@ -81,3 +83,5 @@ def _import(program: Program, path: Path, out: Path, as_json: bool, contest: Con
         echo_json(import_json(published))
     else:
         print_import(published)
+    if not published.results:  # the folder names every refused file
+        sys.exit(Exit.USAGE)

@@ -88,6 +88,15 @@ def test_nothing_to_import_makes_no_folder(tmp_path: Path) -> None:
     assert (tmp_path / "mine").is_dir(), "an empty folder of the user's stays"
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_an_import_without_any_result_fails_and_names_what_was_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "result_0.txt").write_text("no log\n")
+    done = invoke("mlperf", tmp_path / "in", "--out", tmp_path / "out", *options)
+    assert done.exit_code == 2 and "result_0.txt" in done.output
+    assert len(read_published(tmp_path / "out").refused) == 1
+
+
 def test_a_changed_record_is_not_read(tmp_path: Path) -> None:
     repository(tmp_path / "in")
     invoke("mlperf", tmp_path / "in", "--out", tmp_path / "out")
