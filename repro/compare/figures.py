@@ -387,7 +387,7 @@ class Comparison(Frozen):
     """Contrasts that p was corrected for."""
     corrected: Bounds | None = None
     """Interval of the ratio at 1 - 0.05 / family: those of a family contain their ratios all together in 95 %. If the
-    evaluation grids differ, of the ratio of crossings."""
+    evaluation grids differ, of the ratio of crossings; if times were read late, of all times within their bounds."""
     reachable: bool = True
     """False: this many pairs and contrasts cannot be significant, whatever the figures."""
     grid: GridFacts | None = None

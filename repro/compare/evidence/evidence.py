@@ -228,9 +228,13 @@ class Evidence:
 
     def corrected(self, level: float) -> stats.Interval | None:
         """Return the interval that a gate may test, of a look that of the look: of the crossings if the evaluation
-        grids differ. None: there is none."""
-        if self.interval is not None and self.grid is not None and self.grid.unlike:
-            return self.grid.interval(level)
+        grids differ, of all times within their bounds if some were read late. None: there is none."""
+        unlike = self.grid if self.grid is not None and self.grid.unlike else None
+        wider = [item.interval(level) for item in (unlike, self.late) if item is not None]
+        if self.interval is not None and wider:
+            known = [found for found in wider if found is not None]
+            return None if len(known) < len(wider) else stats.Interval(
+                min(found.low for found in known), max(found.high for found in known), level)
         if self.interval is None or self.asked.stage is not None:
             return self.interval
         if self.asked.paired:

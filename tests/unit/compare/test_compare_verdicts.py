@@ -188,6 +188,7 @@ def test_a_time_that_was_read_late_is_faster_only_if_every_time_within_its_bound
     theirs = [result(BASELINE, k, 10.0, tta_cold=11.0, tta_wall_bounds=(10.0 - late, 10.0)) for k in range(8)]
     found = against(ours, theirs, metric)
     assert found.verdict == verdict
+    assert found.corrected is not None and (found.corrected.high < 1) == (verdict == "faster")  # what a gate tests
     assert any("16 times are known to bounds only" in text for text in found.cautions)
     if verdict == "inconclusive":
         assert "what this leaves open could produce this ratio alone" in found.because
