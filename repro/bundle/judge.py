@@ -21,6 +21,7 @@ from repro.compare.design.chosen import Chosen
 from repro.compare.evidence.pairing import Observed, cell_trials
 from repro.compare.figures import DECIDED, Comparison
 from repro.compare.runs.run_warnings import run_warnings
+from repro.compare.verdict.family import can_be_same
 from repro.compare.verdict.sentences import describe_resumed_trials
 from repro.compare.verdict.verdict import judged
 from repro.core.errors import visible
@@ -75,11 +76,10 @@ class Alone:
         word = self.record.verdict
         if word not in DECIDED or word == self.again.verdict:
             return ""
-        if word == "same":
-            return "that both are the same was not found again"
-        if not self.again.reachable:
-            return f"{self.again.n} pairs cannot show by themselves that the candidate is {word}"
-        return f"that the candidate is {word} was not found again"
+        what = "both are the same" if word == "same" else f"the candidate is {word}"
+        if not (can_be_same(self.again.n, self.again.family) if word == "same" else self.again.reachable):
+            return f"{self.again.n} pairs cannot show by themselves that {what}"
+        return f"that {what} was not found again"
 
     def is_below(self, margin: float) -> bool:
         """Return whether the record shows a difference that is smaller than the margin: no difference at all would be
@@ -98,7 +98,7 @@ class Alone:
 def _alone_words(item: Comparison) -> str:
     if item.refused:
         return "has no verdict of its own"
-    return item.spoken if item.reachable else "has too few pairs to tell"
+    return item.spoken if item.reachable or item.verdict in DECIDED else "has too few pairs to tell"
 
 
 def _ratio_words(item: Comparison) -> str:

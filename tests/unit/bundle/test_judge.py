@@ -432,6 +432,15 @@ def test_five_pairs_cannot_find_a_difference_again_by_themselves(tmp_path: Path)
     assert "5 pairs cannot show by themselves that the candidate is slower" in found.text().splitlines()[-1]
 
 
+def test_five_pairs_find_sameness_again_if_they_can(tmp_path: Path) -> None:
+    five = TERMS.model_copy(update={"pairs": 5})
+    found = answer(run(tmp_path / "a", 1.0, seed=1), run(tmp_path / "b", 1.0, seed=2), "5", five)
+    assert found.answer == "reproduced" and found.claims[0].limits == ()
+    assert "; the new run same, " in found.text()
+    four = answer(run(tmp_path / "c", 1.0, seed=1, text=FOUR), run(tmp_path / "d", 1.0, seed=2, text=FOUR), "5", five)
+    assert four.claims[0].limits == ("5 pairs cannot show by themselves that both are the same",)
+
+
 def test_a_declared_interaction_that_is_as_large_as_the_margin_is_the_reason(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="because the declared interaction alone is as large as the margin"):
         choose_trials(run(tmp_path / "a", noise=0.002), "10", Wanted(margin=0.05, interaction=0.05))
