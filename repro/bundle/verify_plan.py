@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from repro.core.pattern import flat
 from repro.core.redact import without_users
 from repro.core.source_code import is_file_kind
 from repro.core.yaml_file import MAX_BYTES, YamlFile
-from repro.record.environment.environment import Environment, commit
+from repro.record.environment.environment import Environment, commit, edits_sha256
 from repro.record.folder.store import lists_trials
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan, expand_again, planned_order, suite_digest, wrong_order
@@ -26,16 +27,20 @@ OTHER_FIELDS = ("suite", "title", "description", "tune")
 
 
 def made_by(environment: Environment | None) -> str:
-    """Return the version and commit of the code that made a record, and that it was edited."""
+    """Return the version and commit of the code that made a record, and its edits."""
     if environment is None:
         return "unknown code"
-    edited = " with edits" if environment.dirty else ""
-    return f"repro {environment.repro_version} {environment.commit or ''}".strip() + edited
+    return _code(environment.repro_version, environment.commit, environment.diff_sha256)
 
 
+def _code(version: str, commit: str | None, edits: str | None) -> str:
+    return " ".join(filter(None, ("repro", version, commit, f"with edits {edits[:12]}" if edits else "")))
+
+
+@lru_cache(maxsize=1)  # a process runs the code that it began with
 def this_code() -> str:
-    """Return the version and commit of the running code, as `made_by` writes them."""
-    return f"repro {repro.__version__} {commit() or ''}".strip()
+    """Return the version and commit of the running code, and its edits, as `made_by` writes them."""
+    return _code(repro.__version__, commit(), edits_sha256())
 
 
 def check_plan(plan: Plan, code: str, found: Verification) -> None:

@@ -166,7 +166,6 @@ def take(
     """
     packages, status = _importable(tuple(sys.path)), _git("status", "--porcelain", "--untracked-files=no")
     variables, limits = settings(os.environ), control_group.limits()
-    changes = _git("diff", "HEAD", "--no-ext-diff")
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     return Environment(
         repro_version=repro.__version__,
@@ -182,7 +181,7 @@ def take(
         started_ms=time.time_ns() // 1_000_000, governor=_first_line(GOVERNOR),
         limits=split(limits, places=False),
         others_sha256=others_sha256(os.environ),
-        diff_sha256=hashlib.sha256(changes.encode()).hexdigest() if changes else None,
+        diff_sha256=edits_sha256(),
         plugins=plugins, price=declared_price(os.environ),
         placement=Placement(
             host=host_here(named), cores=cores_here(), memory_bytes=_memory(),
@@ -256,6 +255,12 @@ def _memory() -> int | None:
 def commit() -> str | None:
     """Return the commit of the checkout that this package runs from; None if it runs from no checkout."""
     return _git("rev-parse", "HEAD")
+
+
+def edits_sha256() -> str | None:
+    """Return a hash of the uncommitted changes to this package's checkout; None: there are none, or no checkout."""
+    changes = _git("diff", "HEAD", "--no-ext-diff")
+    return hashlib.sha256(changes.encode()).hexdigest() if changes else None
 
 
 def _git(*arguments: str) -> str | None:

@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 import repro
+from repro.bundle import verify_plan
 from repro.bundle.verify import verify
 from repro.bundle.verify_files import Verification
-from repro.bundle.verify_plan import check_plan, check_suite_file, this_code
+from repro.bundle.verify_plan import check_plan, check_suite_file, made_by, this_code
 from repro.cli.workflows.reproduce import reduce_plan
 from repro.compare.design.calibration import twin_plan
 from repro.compare.runs.runs import compare_runs
 from repro.core.errors import OutputError
 from repro.core.files import write_model
 from repro.core.machine import Machine
-from repro.record.environment.environment import commit
+from repro.record.environment.environment import commit, edits_sha256
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder, read_plan, read_record
 from repro.suite.file import bundled, read_suite
@@ -34,7 +35,8 @@ Change = Callable[[Any], Any]
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record = make_record(tmp_path_factory.mktemp("words") / "run")
-    environment = record.environment.model_copy(update={"repro_version": repro.__version__, "commit": commit()})
+    environment = record.environment.model_copy(update={
+        "repro_version": repro.__version__, "commit": commit(), "diff_sha256": edits_sha256()})
     write_model(record.folder.environment, environment)
     index.seal(record.folder)
     return record.folder.root
@@ -165,6 +167,17 @@ def test_a_reproduction_keeps_what_its_record_skipped_on_another_machine(devices
     found = Verification("run")
     check_plan(again, this_code(), found)
     assert found.sound, found.text()
+
+
+def test_a_checkout_that_was_edited_since_is_other_code(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = read_record(run).environment.model_copy(update={"diff_sha256": None})
+    again = made.model_copy(update={"diff_sha256": "a" * 64})
+    this_code.cache_clear()
+    monkeypatch.setattr(verify_plan, "edits_sha256", lambda: "a" * 64)
+    try:
+        assert this_code() == made_by(again) == f"{made_by(made)} with edits {'a' * 12}"
+    finally:
+        this_code.cache_clear()
 
 
 def test_a_suite_file_that_is_missing_is_said(run: Path) -> None:
