@@ -194,14 +194,15 @@ def unpack(path: Path, to: Path) -> None:
     """Write every member below `to`: nothing outside it, no links, bounded sizes.
 
     Raises:
-        OutputError: the archive is none that `pack` writes, or exceeds a limit; the message names the member.
+        OutputError: the archive holds what `pack` does not write, or exceeds a limit; the message names the member.
     """
     to.mkdir(exist_ok=True)
     try:
         with path.open("rb") as stream:
             _check_end(path, stream)
             with zipfile.ZipFile(stream) as archive:
-                entries = archive.infolist()
+                # Other tools write folders too; those of the files are made in any case.
+                entries = [entry for entry in archive.infolist() if entry.file_size or not entry.is_dir()]
                 _check_members(path, entries)
                 allowed = min(max(MAX_FREE_BYTES, MAX_RATIO * os.fstat(stream.fileno()).st_size), MAX_TOTAL_BYTES)
                 _write(path, archive, entries, to, allowed)

@@ -46,6 +46,13 @@ def test_packed_files_are_unpacked_unchanged(tmp_path: Path) -> None:
             for p in (tmp_path / "out").rglob("*") if p.is_file()} == files
 
 
+def test_the_folders_that_other_tools_write_are_no_files(tmp_path: Path) -> None:
+    path = make(tmp_path / "x.zip", ("trials/", b""), ("trials/x/", b""), ("trials/x/result.json", b"{}"))
+    unpack(path, tmp_path / "out")
+    assert [p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*.json")] == [
+        "trials/x/result.json"]
+
+
 @pytest.mark.parametrize("name", [".x.zip.tmp", "x.zip"])
 def test_a_link_in_the_folder_of_a_bundle_is_replaced_not_followed(tmp_path: Path, name: str) -> None:
     (tmp_path / "mine").write_text("kept")
