@@ -80,7 +80,9 @@ class CellFacts:
     interval: bool | None = None
     """An interval of its median or mean time can be given."""
     median: float | None = None
-    """Seconds to the target."""
+    """Time to the target; without one, the figure that is compared."""
+    unit: str = "s"
+    """Of the median."""
     bandwidth: float | None = None
     """Bits per second of the slowest link in use."""
     loopback: bool = False

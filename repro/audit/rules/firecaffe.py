@@ -6,6 +6,7 @@ from __future__ import annotations
 from repro.audit.rules.facts import HYPERPARAMETERS, CellFacts, DataFacts, Facts
 from repro.audit.rules.rule import ALWAYS, Judged, Rule, count, join, lacks, many, untold
 from repro.compare import Comparison
+from repro.suite.metrics import METRICS
 
 SOURCE = "FireCaffe, arXiv:1511.00175"
 HEADED = f"{SOURCE}, headed practice"
@@ -92,7 +93,7 @@ def accuracy_held(facts: Facts) -> Judged:
     if bare := [run.name for run in runs if run.quality is None]:
         return lacks(facts, f"quality unknown in {len(bare)} of {many(runs, 'run')}: {join(bare)}")
     lost = [f"{one.label} ({one.share} against {other.share})" for one, other in
-            (_faster(facts, item) for item in quick if item.metric == "throughput")
+            (_faster(facts, item) for item in quick if item.verdict != "same" and not METRICS[item.metric].to_target)
             if one.reached * len(other.runs) < other.reached * len(one.runs)]
     if lost:
         return "fail", f"fewer runs of the faster cell reach the target: {join(lost)}"

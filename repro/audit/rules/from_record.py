@@ -19,6 +19,7 @@ from repro.record.result.status import meaning
 from repro.suite.kinds.kinds import AnyStop, AnyTrialConfig
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.kinds.training import TrainingConfig
+from repro.suite.metrics import METRICS
 from repro.suite.planning.cell import Cell
 
 PARAMETERS = {
@@ -66,7 +67,8 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
     choices = cell.choices
     stop = choices.stop
     suite = record.plan.suite
-    summary = findings(record).summary(cell.cell_id, suite.default_metric if stop.has_target else suite.metric)
+    metric = suite.default_metric if stop.has_target else suite.metric
+    summary = findings(record).summary(cell.cell_id, metric)
     return CellFacts(
         cell_id=cell.cell_id, label=cell.label, workers=choices.processes, global_batch=choices.global_batch,
         runs=tuple(_run(record.plan.master_seed, item, choices) for item in results),
@@ -78,7 +80,7 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
         hyperparameters=_of_training(choices, results) if isinstance(choices, TrainingConfig) else
         _of_program(choices) if isinstance(choices, ProgramConfig) else {},
         determinism=None if isinstance(choices, ProgramConfig) else choices.repeatability,
-        planned=record.due_of(cell.cell_id), median=summary.median,
+        planned=record.due_of(cell.cell_id), median=summary.median, unit=METRICS[metric].unit,
         # Of the median or, if runs missed, of the restricted mean or the success rate.
         interval=summary.interval is not None or (summary.n > max(1, summary.ok) and summary.success is not None),
         bandwidth=min((item.network.slowest for item in results if item.network), default=None),

@@ -26,8 +26,8 @@ def base_case(facts: Facts) -> Judged:
         return lacks(facts, f"no absolute time of the base case (its median is not reached): {join(never)}")
     if any(cell.workers is None for cell in bases):
         return "cannot tell", "the number of processes of the base case is not stated"
-    return "pass", join(f"{cell.label}: {cell.median:.4g} s on {count(cell.workers or 0, 'process', 'processes')}"
-                         for cell in bases)
+    return "pass", join(f"{cell.label}: {cell.median:.4g} {cell.unit} on "
+                        f"{count(cell.workers or 0, 'process', 'processes')}" for cell in bases)
 
 
 def subsets(facts: Facts) -> Judged:

@@ -287,22 +287,34 @@ def test_no_scaling_is_no_fault(records: Records) -> None:
     assert found("F3", facts(level)).verdict == found("F7", facts(level)).verdict == "not applicable"
 
 
-def test_a_quicker_cell_that_reaches_its_target_less_often(records: Records) -> None:
-    """Throughput is decided although half of the candidate's runs missed: a speed-up at the price of accuracy."""
+@pytest.mark.parametrize("metric", ["throughput", "train_throughput"])
+def test_a_quicker_cell_that_reaches_its_target_less_often(records: Records, metric: str) -> None:
+    """A speed is decided although half of the candidate's runs missed: a speed-up at the price of accuracy."""
     suite = text("  baseline: {engine: ddp, processes: 2}\n",
-                 "  baseline: {engine: ddp, processes: 2}\n  metric: throughput\n")
+                 f"  baseline: {{engine: ddp, processes: 2}}\n  metric: {metric}\n")
 
     def course(trial: Trial) -> Course:
         quick = trial.choices.engine.kind == "deepspeed"
         return Course(step_seconds=0.005 if quick else 0.01, hits_at=None if quick and trial.repeat % 2 else 8)
 
-    finding = found("F4", facts(records.of("quick", suite, course)))
+    finding = found("F4", facts(records.of(f"quick-{metric}", suite, course)))
     assert finding.verdict == "fail" and "3 of 6 against 6 of 6" in finding.evidence
 
 
 def test_a_clock_that_goes_back(records: Records) -> None:
     finding = found("MLP5", results(records.base, lambda item: {"curve": item.curve[::-1]}))
     assert finding.verdict == "fail" and "backwards" in finding.evidence
+
+
+@pytest.mark.parametrize(("metric", "unit"), [("step_time", "s"), ("train_throughput", "samples/s")])
+def test_the_base_case_of_trials_without_a_target_is_in_the_unit_of_what_is_compared(metric: str, unit: str) -> None:
+    with open_record(ROOT / "tests/data/corpus/1.0.0rc1/fixed-steps.zip") as root:
+        record = read_record(root)
+        suite = record.plan.suite
+        assert suite.primary is not None
+        asked = suite.model_copy(update={"primary": suite.primary.model_copy(update={"metric": metric})})
+        finding = found("HB1", facts(replace(record, plan=record.plan.model_copy(update={"suite": asked}))))
+    assert finding.verdict == "pass" and f" {unit} on 1 process" in finding.evidence, finding
 
 
 @pytest.mark.parametrize(("rule", "verdict"), [("F6", "pass"), ("F9", "not applicable"), ("HB11", "not applicable")])
