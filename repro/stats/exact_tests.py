@@ -14,7 +14,7 @@ from repro.stats.sample import FLAT, at_least, check_level, finite
 
 EXACT_PAIRS = 20
 """Pairs up to which all 2^n flips are counted."""
-GRID = 2**14
+GRID = 2**16
 """Steps of the grid on which the magnitudes of more pairs are rounded, from 0 to their sum."""
 
 
@@ -48,7 +48,8 @@ def sign_flip(logs: Sequence[float], limit: int = EXACT_PAIRS) -> float:
 
 def sign_flip_any(logs: Sequence[float]) -> float:
     """Return the two-sided sign-flip p of any number of pairs: exact up to 20; beyond that exact for the magnitudes
-    rounded to a grid, whose sums are counted by convolution. Nothing is drawn.
+    rounded to a grid, whose sums are counted by convolution. Equal sums may be rounded apart, so those a few steps
+    short count too. Nothing is drawn.
 
     Raises:
         ValueError: as `sign_flip`, except for more pairs.
@@ -60,7 +61,8 @@ def sign_flip_any(logs: Sequence[float]) -> float:
     if total == 0:
         return 1.0
     steps = np.rint(values / total * max(GRID, 16 * len(values))).astype(int)
-    middle, edge = int(np.abs(steps).sum()), abs(int(steps.sum()))
+    middle = int(np.abs(steps).sum())
+    edge = max(0, abs(int(steps.sum())) - 2 * math.isqrt(len(values)))
     chances = np.zeros(2 * middle + 1)
     chances[middle] = 1.0
     for step in np.abs(steps).tolist():  # no sum is beyond the ends, so nothing rolls over them

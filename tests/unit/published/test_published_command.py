@@ -89,7 +89,7 @@ def test_nothing_to_import_makes_no_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_an_import_without_any_result_fails_and_names_what_was_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_an_import_without_any_result_fails_and_names_the_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "result_0.txt").write_text("no log\n")
     done = invoke("mlperf", tmp_path / "in", "--out", tmp_path / "out", *options)
