@@ -59,6 +59,14 @@ def test_contrasts_are_exploratory_if_holm_cannot_reach_significance(tmp_path: P
     assert found[1].ratio is not None and found[1].interval is not None
 
 
+def test_too_few_pairs_for_one_contrast_alone_say_what_all_together_need(tmp_path: Path) -> None:
+    first, *others = compared(plan_of(tmp_path, 5), clear).values()
+    alone = "5 pairs cannot be significant at 5 % (exact floor p = 0.0625); "
+    assert (first.verdict, first.because) == ("inconclusive", f"{alone}6 can")
+    assert {(item.verdict, item.because) for item in others} == {
+        ("exploratory", f"{alone}3 contrasts together need 7")}
+
+
 def test_without_a_primary_all_stand_in_the_family(tmp_path: Path) -> None:
     found = list(compared(plan_of(tmp_path, 8, SUITE[:SUITE.index("primary:")]), clear).values())
     assert [item.family for item in found] == [4] * 4
