@@ -87,10 +87,9 @@ class Target:
             samples = {seed: value for seed, value in found.items() if value is not None}
             measured = all(batch in self._reached[seed] for seed in steps)
             source = "measured" if measured else "between the measured batches, by logarithms"
-        return Towards({
-            seed: samples[seed] / batch * step + (samples[seed] / self._every * evaluations[seed] if self._every else 0)
-            for seed, step in steps.items()
-        }, source)
+        between = math.ceil(self._every / batch) if self._every else math.inf
+        return Towards({seed: samples[seed] / batch * (step + evaluations[seed] / between)
+                        for seed, step in steps.items()}, source)
 
 
 LEAST_SECONDS = 1e-6
