@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,17 @@ def test_the_pilot_gives_the_advice_again(folder: Path) -> None:
     code, said, error = command(folder, "advise", "own.yaml", "--pilot", "pilot", "--steps", "3")
     assert "worth it:" in said and "nothing hidden" in said, error
     assert "caution: up to 3 workers of the pilot shared 2 cores" in said or len(os.sched_getaffinity(0)) > 2
+
+
+def test_a_pilot_without_a_complete_seed_is_told_in_a_line(folder: Path) -> None:
+    shutil.copytree(folder / "pilot", folder / "cut")
+    for path in (folder / "cut/trials").iterdir():
+        trial = json.loads((path / "trial.json").read_text())
+        if (trial["choices"]["processes"] == 1) == (trial["repeat"] == 0):
+            shutil.rmtree(path)
+    code, said, error = command(folder, "advise", "own.yaml", "--pilot", "cut", "--steps", "3")
+    assert code == 2, error
+    assert "no seed ended well with all of 1, 2, 3 workers" in error and "Error:" not in error + said
 
 
 @pytest.mark.parametrize(("arguments", "words"), [

@@ -289,6 +289,9 @@ def _family(
 
     together = {count: found for (count, samples), found in by_shape.items() if count > 1 and samples == share}
     seeds = [_seed(repeat, alone, together, cost) for repeat in alone if all(repeat in of for of in together.values())]
+    if not seeds:
+        counts = ", ".join(map(str, (1, *sorted(together))))
+        raise UsageError(f"{label or 'the suite'}: no seed ended well with all of {counts} workers")
     middle = LinkModel(median(seed.links.alpha for seed in seeds), median(seed.links.beta for seed in seeds))
     step = median(seed.alone for seed in seeds)
     rows = tuple(_workers(count, seeds, cost(count), step, sent.size, middle) for count in workers)
