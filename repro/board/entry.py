@@ -16,11 +16,12 @@ Standing = Literal["verified", "modified", "not verified"]
 
 
 class Arm(Frozen):
-    """One cell of a run, or one system of published results."""
+    """One cell of a run."""
 
     label: str
     median: float | None
-    """Seconds of the record's metric if it is a time to the target; None: unknown, or another metric."""
+    """Seconds of the record's metric if it is a time to the target; None: unknown, another metric, or the cells have
+    several tasks or targets: the least would be that of the easiest."""
     reached: int
     trials: int
 
@@ -102,6 +103,7 @@ class Entry(Frozen):
     origin: str
     """measured, emulated, simulated or published."""
     arms: tuple[Arm, ...]
+    """Of a run."""
     answers: tuple[Answer, ...]
     """Of a run: the declared contrast, else the declared main effects; empty if nothing was declared."""
     statements: tuple[Statement, ...] = ()
@@ -113,11 +115,7 @@ class Entry(Frozen):
 
     @property
     def best(self) -> Arm | None:
-        """The arm with the least median among those that reached the target in all trials; None for published results,
-        whose systems answer several questions.
-        """
-        if self.kind == "published":
-            return None
+        """The arm with the least median among those that reached the target in all trials."""
         known = [arm for arm in self.arms if arm.median is not None and arm.reached == arm.trials]
         return min(known, key=lambda arm: arm.median or 0.0, default=None)
 

@@ -90,6 +90,7 @@ def _of_run(record: Record, place: str, hashes: tuple[str, str], standing: Stand
     timed = metric.timed and metric.to_target
     data = hashlib.sha256(" ".join(sorted(item.sha256 for item in environment.data)).encode()).hexdigest()
     found = findings(record)
+    asked = {(cell.choices.task, cell.choices.stop.metric, cell.choices.stop.target) for cell in plan.cells}
     goals = sorted({f"{cell.choices.stop.metric} {cell.choices.stop.target:g}" for cell in plan.cells
                     if cell.choices.stop.target is not None})
     return Entry(
@@ -102,8 +103,8 @@ def _of_run(record: Record, place: str, hashes: tuple[str, str], standing: Stand
         engines=tuple(sorted({cell.label for cell in plan.cells})),
         day=datetime.fromtimestamp(environment.started_ms / 1e3, timezone.utc).date().isoformat(),
         origin=" and ".join(sorted(set(record.origins.values()))),
-        arms=tuple(Arm(label=item.label, median=item.median if timed else None, reached=item.ok, trials=item.n)
-                   for item in found.summaries),
+        arms=tuple(Arm(label=item.label, median=item.median if timed and len(asked) == 1 else None, reached=item.ok,
+                       trials=item.n) for item in found.summaries),
         answers=tuple(_answers(found)), repeated=found.repeated,
         part=Part.of(place, record, found.primary) if found.primary is not None else None,
     )
@@ -137,10 +138,8 @@ def _of_published(found: Published, place: str) -> Entry:
         system=_systems(cells, contest=found.record.contest is not None), version="",
         day=max((cell.factors.get("date", "") for cell in cells), default=""),
         engines=tuple(sorted({cell.factors["framework"] for cell in cells if "framework" in cell.factors})),
-        origin="published",
-        arms=tuple(Arm(label=cell.label, median=None if cell.score.minutes is None else 60 * cell.score.minutes,
-                       reached=cell.ok, trials=cell.score.runs) for cell in cells),
-        answers=(), statements=tuple(_scores(cells) if found.record.contest is None else _claims(found)),
+        origin="published", arms=(), answers=(),
+        statements=tuple(_scores(cells) if found.record.contest is None else _claims(found)),
     )
 
 

@@ -49,7 +49,8 @@ def print_advised(found: Advised) -> None:
         console.print(_check(found.checked))
         known = [abs(row.ratio - 1) for row in found.checked if row.ratio is not None]
         if known:
-            console.lines(f"largest difference {100 * max(known):.3g} % of {len(known)} predictions; run: {found.check}")
+            console.lines(f"largest difference {100 * max(known):.3g} % of {len(known)} predictions; run: "
+                          f"{found.check}")
 
 
 def _print_family(item: FamilyAdvice, advice: Advice, console: Console) -> None:

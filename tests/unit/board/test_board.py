@@ -27,6 +27,7 @@ from repro.stats.interval import from_log
 from repro.suite.model import Trial
 from repro.tables.text import significant
 from tests.in_process import called, succeeded
+from tests.made_scores import SCORES, scores_course
 from tests.records import SUITE, Course, make_record
 from tests.waiting import LONG_SECONDS
 
@@ -217,6 +218,23 @@ def test_the_first_screen_has_an_answer_for_each_question(site: tuple[Path, str]
     (several,) = [text for text in answers if "two runs" in text]
     assert "fsdp takes" in several and "as long as ddp" in several and several.count("slower") == 2
     assert "2 verified records of 3: 2 slower" in several
+
+
+def test_the_easiest_of_several_tasks_is_no_least_median(tmp_path: Path) -> None:
+    make_record(tmp_path / "in/scores", SCORES, scores_course)
+    made, _ = read_entry(tmp_path / "in/scores", tmp_path / "in", lambda *_: "")
+    assert made.arms and made.best is None
+    page, _ = built(tmp_path)
+    assert "least median" not in re.findall(r"<li data-of.*?</li>", page, re.DOTALL)[0]
+
+
+def test_the_first_screen_labels_figures_that_were_not_measured(tmp_path: Path) -> None:
+    make_record(tmp_path / "in/simulated", SUITE.replace("engine: [ddp, {kind: deepspeed, stage: 1}]",
+                                                         "engine: [fake, {kind: fake, step_seconds: 0.02}]")
+                .partition("baseline:")[0])
+    page, _ = built(tmp_path)
+    (first,) = re.findall(r"<li data-of.*?</li>", page, re.DOTALL)
+    assert "1 record, none verified, simulated" in " ".join(re.sub(r"<[^>]+>", "", first).split())
 
 
 def test_the_claims_of_a_contest_stand_as_on_its_page(tmp_path: Path) -> None:
