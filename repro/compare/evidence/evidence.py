@@ -35,7 +35,7 @@ from repro.compare.figures import (
 from repro.compare.qualifiers import Failures, Levels
 from repro.core.numbers import plain_sum
 from repro.record.result.status import meaning
-from repro.suite.design import FULL_BUDGET, JUDGES
+from repro.suite.design import FULL_BUDGET, JUDGES, LEAST_REPEATS
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import LEAST_NODES, MARGIN, Metric, Unit
 
@@ -108,7 +108,7 @@ class Evidence:
     interval: stats.Interval | None = None
     p: float | None = None
     floor: float = 1.0
-    """Smallest p that an exact test can give with this many trials."""
+    """Smallest p that this many trials can give: of the exact test of pairs; 0 for Welch's, 1 with too few for it."""
     equivalence: stats.Equivalence | None = None
     less: int = 0
     """Pairs in which the candidate's figure is the smaller one."""
@@ -443,7 +443,7 @@ def _unpaired(base: Evidence) -> Evidence:
         return replace(base, refusal="all trials of each have the same figure: without a spread there is no interval")
     return replace(
         base, ratio=found[0], interval=found[1], p=stats.welch_p(above, below),
-        floor=2 / math.comb(len(above) + len(below), len(above)), refusal=_outside(base),
+        floor=0.0 if min(len(above), len(below)) >= LEAST_REPEATS else 1.0, refusal=_outside(base),
         equivalence=stats.or_none(lambda: stats.tost_welch(above, below, base.asked.margin)),
         welch=Estimate(value=found[0], interval=bounds(found[1])),
         probability_less=_unpaired_figure(stats.probability_less, base.ours, base.theirs),

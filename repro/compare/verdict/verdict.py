@@ -73,7 +73,7 @@ def _decide(item: Evidence, share: FamilyShare) -> Decision:
         return word, sentences.why_different(item, share, word), None
     if _is_same(item, share):
         return "same", sentences.why_same(item, share), None
-    if share.floor > ALPHA:
+    if item.asked.paired and share.floor > ALPHA:
         return _out_of_reach(item, share)
     return "inconclusive", sentences.why_open(item, share), Advice(kind=_open_kind(item, share))
 
@@ -110,9 +110,7 @@ def _is_same(item: Evidence, share: FamilyShare) -> bool:
 
 
 def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:
-    """Decide where this n cannot be significant, for any figures."""
-    if not item.asked.paired:
-        return "inconclusive", f"{item.ours.n} trials against {item.theirs.n} cannot be significant at 5 %", None
+    """Decide where so many pairs cannot be significant, for any figures."""
     alone = item.floor > ALPHA
     needed = stats.pairs_to_survive(share.family, ALPHA)
     # Where the primary contrast of the run was tested, a new run would test it again.
