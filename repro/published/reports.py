@@ -21,7 +21,7 @@ from repro.published.importing import count_statuses
 from repro.published.store import RECORD, REFUSED, Published, read_published
 from repro.record.folder.store import read_record
 from repro.reporting import reporters
-from repro.tables.layout import NOTHING, TextTable
+from repro.tables.layout import NOTHING, TextTable, rounded
 
 SHOWN_REFUSALS = 8
 
@@ -68,8 +68,7 @@ def print_published(found: PublishedCompared) -> None:
     print_table(_scores(found.entries), console)
     print_table(_ratios(found.contrasts), console, numbered=True)
     for number, item in enumerate(found.contrasts, 1):
-        settles = f"; {item.comparison.settles}" if item.comparison.settles else ""
-        console.lines(f"{number}. {item.comparison.spoken}: {item.comparison.because}{settles}")
+        console.lines(f"{number}. {item.comparison.spoken}: {item.comparison.because}")
         if item.score_because and item.score_because not in item.comparison.because:
             console.lines(f"   no ratio of scores: {item.score_because}")
     compared = [item.comparison for item in found.contrasts]
@@ -81,7 +80,7 @@ def _scores(cells: Sequence[Entry]) -> TextTable:
         "", ("Cell", "Division", "Accelerators", "Runs", "Without time", "Score, min", "Note"),
         (False, False, True, True, True, True, False),
         tuple((item.label, item.factor("division") or NOTHING, item.factor("accelerators") or NOTHING,
-               str(item.cell.score.runs), str(item.cell.score.failed), _figure(item.cell.score.minutes),
+               str(item.cell.score.runs), str(item.cell.score.failed), rounded(item.cell.score.minutes, 4),
                item.cell.score.reason or NOTHING) for item in cells))
 
 
@@ -89,15 +88,11 @@ def _ratios(found: Sequence[PublishedContrast]) -> TextTable:
     return TextTable(
         "", ("Candidate", "Baseline", "Score ratio", "Welch ratio", "95 % interval", "Runs", "p", "p Holm", "Verdict"),
         (False, False, True, True, True, True, True, True, False),
-        tuple((of.candidate_label, of.baseline_label, _figure(item.score_ratio), _figure(of.ratio),
-               f"{of.interval.low:.3f} to {of.interval.high:.3f}" if of.interval else NOTHING,
+        tuple((of.candidate_label, of.baseline_label, rounded(item.score_ratio, 4), rounded(of.ratio, 4),
+               f"{rounded(of.interval.low, 4)} to {rounded(of.interval.high, 4)}" if of.interval else NOTHING,
                f"{item.candidate_score.runs}, {item.baseline_score.runs}",
-               _figure(of.p, ".3g"), _figure(of.p_adjusted, ".3g"), of.verdict)
+               *(NOTHING if p is None else f"{p:.3g}" for p in (of.p, of.p_adjusted)), of.verdict)
               for item in found for of in (item.comparison,)))
-
-
-def _figure(value: float | None, form: str = ".3f") -> str:
-    return NOTHING if value is None else f"{value:{form}}"
 
 
 def print_import(published: Published) -> None:

@@ -211,13 +211,14 @@ def _examined(candidate: Entry, baseline: Entry, metric: Metric) -> Evidence:
         refusals += (GRID,)
     elif not refusals:
         refusals = _disagreement(candidate, baseline, ours, theirs)
-    asked = ComparisonRequest(metric=metric, paired=False, refusals=refusals, withhold=False,
+    # No ratio that would be mistaken for a comparison, and none over the runs that are left: logs that were refused are
+    # not among the results.
+    without = bool(unlike) or any(item.cell.score.failed for item in (candidate, baseline))
+    asked = ComparisonRequest(metric=metric, paired=False, refusals=refusals, withhold=without,
                               cautions=_cautions(candidate, baseline, metric))
-    if unlike:  # no ratio: it would be mistaken for a comparison
-        ours, theirs = [], []
     # No equivalence: no margin was declared before the results. The reasons of the rules come before all others.
     found = replace(examine(_named(candidate), _named(baseline), ours, theirs, asked), equivalence=None)
-    return replace(found, refusal="; ".join(refusals), advice=None, missed=None) if refusals else found
+    return replace(found, refusal="; ".join(refusals), missed=None) if refusals else found
 
 
 def _named(item: Entry) -> Named:
@@ -347,7 +348,8 @@ def _contrast(candidate: Entry, baseline: Entry, comparison: Comparison) -> Publ
     why = "; ".join((*incomparable(candidate, baseline), *unscored(candidate, baseline)))
     names = sorted({*candidate.cell.factors, *baseline.cell.factors})
     return PublishedContrast(
-        comparison=comparison, candidate_score=ours, baseline_score=theirs,
+        comparison=comparison.model_copy(update={"advice": None}),  # nobody here can run more of them
+        candidate_score=ours, baseline_score=theirs,
         score_ratio=None if why or ours.minutes is None or theirs.minutes is None else ours.minutes / theirs.minutes,
         score_because=why,
         differs={name: (candidate.factor(name), baseline.factor(name)) for name in names

@@ -92,6 +92,8 @@ def test_a_refused_log_removes_the_verdict_too(tmp_path: Path) -> None:
     item = two(tmp_path, logs(FAST) | {"result_4.txt": "cut"}, logs(SLOW))
     assert item.candidate_score.failed == 1 and item.comparison.verdict == "inconclusive"
     assert "no time to target" in item.comparison.because
+    found = item.comparison
+    assert item.score_ratio is not None and (found.ratio, found.interval, found.p) == (None,) * 3
 
 
 def test_too_few_runs_have_no_valid_score_and_no_verdict(tmp_path: Path) -> None:
@@ -150,6 +152,19 @@ def test_all_others_of_the_benchmark_and_round_under_holm(tmp_path: Path) -> Non
     assert sorted(item.comparison.p_adjusted or 1 for item in found.contrasts)[0] == pytest.approx(2 * ps[0])
 
 
+def test_many_systems_can_differ_with_five_runs_each(tmp_path: Path) -> None:
+    """Welch's test has no smallest p, so no number of contrasts is out of its reach."""
+    folder = published(tmp_path, ("base", logs(SLOW), "training_v4.0"), *(
+        (f"s{place}", logs(tuple(second + place for second in FAST)), "training_v4.0") for place in range(8)),
+        ("alike", logs(tuple(second + 3 for second in SLOW)), "training_v4.0"))
+    found = compare_published([folder], baseline="system=base", fail_if=["slower"], fail_any=True)
+    verdicts = {item.comparison.candidate_label.split()[1].strip(","): item.comparison for item in found.contrasts}
+    alike = verdicts.pop("alike")
+    assert not found.failures and {item.verdict for item in verdicts.values()} == {"faster"}
+    assert alike.verdict == "inconclusive" and alike.reachable and alike.advice is None
+    assert alike.because.startswith("the 95 % interval contains 1, Welch p = ")
+
+
 def test_two_imports_compare_their_common_cells(tmp_path: Path) -> None:
     one = published(tmp_path / "one", ("a", logs(SLOW), "training_v3.1"), ("b", logs(FAST), "training_v3.1"))
     other = published(tmp_path / "other", ("a", logs(FAST), "training_v4.0"))
@@ -194,6 +209,7 @@ def test_command_line_and_json(tmp_path: Path) -> None:
     done = called("compare", folder, "--json", "--fail-if", "ratio.low < 5")
     data = json.loads(done.stdout)
     assert done.exit_code == 3 and data["exit_code"] == 3 and data["origin"] == "published"
+    assert f"{data['comparisons'][0]['interval']['low']:.4f}"[:6] in shown.output
     assert data["comparisons"][0]["score_ratio"] is not None and len(data["cells"][0]["minutes"]) == 5
 
 
