@@ -93,9 +93,9 @@ class VerdictCondition:
             return _unknown(self.text, found)
         possible = can_be_same(found.units, found.family) if self.word == "same" else found.reachable
         if not possible and not self.wanted:
-            raise UsageError(f"--fail-if {self.text!r}: can never hold for {versus}: {found.n} "
-                             f"{'pairs' if found.paired else 'trials'} and {found.family} contrasts cannot show it; give "
-                             "the suite more seeds")
+            units = "pairs" if found.paired else "trials"
+            raise UsageError(f"--fail-if {self.text!r}: can never hold for {versus}: {found.n} {units} and "
+                             f"{found.family} contrasts cannot show it; give the suite more seeds")
         holds = found.verdict in (DIFFERENT if self.word == "different" else (self.word,))
         # `not-faster` asks for a whole verdict, not for one that holds only where the candidate succeeds.
         partly = any(item and item.of(found.verdict) for item in (found.failures, found.failed_starts))
