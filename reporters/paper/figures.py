@@ -193,7 +193,9 @@ def _forest(record: Record, part: Shown) -> list[Drawing]:
                 pane.plot([item.interval.low, item.interval.high], [place, place], color=color, linewidth=1.2)
             pane.plot([item.ratio], [place], "D" if item.primary else "s", color=color, markersize=4)
         several = len(origins) > 1
-        head_rows(pane, [f"{item.verdict}: {_contrast(part.found.origins, item, several)}" for item in shown])
+        # The counts after the semicolon of a qualifier are in the table; here they would cut the name of the candidate.
+        head_rows(pane, [f"{item.spoken.partition(';')[0]}: {_contrast(part.found.origins, item, several)}"
+                         for item in shown])
         pane.set_xscale("log")
         _plain_ticks(pane, shown)
         words = f"ratio of {METRICS[shown[0].metric].noun}, candidate / baseline"

@@ -100,14 +100,14 @@ def _of_contrasts(whole: Shown, part: Shown) -> Iterator[Macro]:
 
 def _sentence(item: Comparison, subject: str) -> str:
     estimate = "no ratio" if item.ratio is None else f"{rounded(item.ratio)} x {METRICS[item.metric].times}"
-    return f"{subject}: {item.verdict}, {estimate}"
+    return f"{subject}: {item.spoken}, {estimate}"
 
 
 def _of_verdict(item: Comparison, key: str, sentence: str) -> Iterator[Macro]:
     bounds, corrected = item.interval, item.p_adjusted is not None
     alone = ", at this look alone" if item.look else ""
     for field, value, meaning in (
-        ("Verdict", item.verdict, "verdict"),
+        ("Verdict", escaped(item.spoken), "verdict"),
         ("Ratio", _number(item.ratio), "ratio, candidate / baseline"),
         ("Low", _number(bounds.low if bounds else None), "lower end of the interval of the ratio"),
         ("High", _number(bounds.high if bounds else None), "upper end of the interval of the ratio"),

@@ -255,7 +255,7 @@ def _verdict_tags(comparisons: Sequence[Comparison]) -> dict[str, str]:
     first = comparisons[0]
     about = {"repro.verdict.unit": first.by_node.unit, "repro.lanes": str(len(first.by_node.nodes))} \
         if first.by_node else {}
-    return {"repro.verdict": first.verdict, "repro.baseline": first.baseline,
+    return {"repro.verdict": first.spoken, "repro.baseline": first.baseline,
             "repro.primary": str(first.primary).lower(), "repro.metric": first.metric, **about}
 
 

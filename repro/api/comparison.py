@@ -151,7 +151,7 @@ class Comparison:
                           label=f"ratio {self.ratio:.3g}" + (f", {self._found.coverage} interval"
                                                              if self.interval else ""))
         axes.set(xscale="log", yticks=[], ylim=(-0.15, 0.3),
-                 title=f"{self.candidate}\nagainst {self.baseline}: {self.verdict}",
+                 title=f"{self.candidate}\nagainst {self.baseline}: {self._found.spoken}",
                  xlabel=f"ratio of {METRICS[self.metric].noun} ({self.figures['origin']}), log scale")
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.xaxis.set_major_formatter(ScalarFormatter())

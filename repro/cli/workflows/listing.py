@@ -72,8 +72,8 @@ def verdict_of(record: Record) -> str:
     found = findings(record)
     if found.primary is not None:
         ratio = found.primary.ratio
-        return found.primary.verdict if ratio is None else f"{found.primary.verdict}, {ratio:.3g} x"
-    words = [item.verdict for item in found.comparisons]
+        return found.primary.spoken if ratio is None else f"{found.primary.spoken}, {ratio:.3g} x"
+    words = [item.spoken for item in found.comparisons]
     return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words)) or "no contrast"
 
 

@@ -43,7 +43,7 @@ def keep_answers(record: Record, found: Sequence[Comparison]) -> None:
     begun = any(item.advice is not None and item.advice.kind == "missing_pairs" and item.pairs for item in chosen)
     if not (tested or begun) or not _asks(record.plan):
         return
-    answer = " and ".join(dict.fromkeys(item.verdict for item in tested)) or "not finished"
+    answer = " and ".join(dict.fromkeys(item.spoken for item in tested)) or "not finished"
     keep_answer(question_of(record.plan), record.plan, record.folder.root, answer)
 
 

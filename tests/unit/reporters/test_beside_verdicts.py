@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
+from repro.reporters.paper.brief import shown_of
+from repro.reporters.paper.figures import figures
+from repro.reporters.paper.latex_numbers import macros
 from repro.reporters.tracking.run_view import cell_view
 
 from repro.cli.text.suite import ended_text
+from repro.cli.workflows.listing import verdict_of
 from repro.cli.workflows.run import _summarize
 from repro.compare import compare
 from repro.core.errors import Exit
@@ -107,6 +113,30 @@ def test_mlflow_runs_of_cells_have_what_stands_beside_their_verdict(record: Reco
     assert ("- Also differs between the two" in note and "overlap" in note) is bool(found.also)
     assert "- Warning of the run: " in note and STOLEN in note
     assert "- Caution: " in note and "first evaluation" in note
+
+
+def test_a_verdict_is_nowhere_shown_without_its_qualifier(tmp_path: Path) -> None:
+    def often_failing(trial: Trial) -> Course:
+        quick = trial.choices.engine.kind == "deepspeed"
+        return Course((0.002 if quick else 0.01) * (1 + 0.01 * (trial.repeat % 5)),
+                      hits_at=None if quick and trial.repeat < 3 else 4, evals=25)
+
+    text = SUITE.replace("seeds: 6", "seeds: 20").replace("processes: [1, 2]", "processes: [2]")
+    made = make_record(tmp_path / "run", text, often_failing)
+    words = "faster when it succeeds; failures 3 of 20 against 0 of 20"
+    found = compare(made.plan, made.results)[0]
+    assert found.spoken == words
+    assert verdict_of(made) == words
+    view = cell_view(made, "run", made.cell(found.candidate), [(0, 1)], [found], alive=False, report=False)
+    assert view.tags["repro.verdict"] == words
+    part = shown_of(made)
+    macro = next(item for item in macros(made, part) if item.name == "reproVerdictPrimary")
+    assert macro.value == words and words in macro.meaning
+    with_ratio = found.model_copy(update={"ratio": 0.5})
+    drawing = next(item for item in figures(made, replace(part, comparisons=(with_ratio,))) if item.name == "ratios")
+    canvas = Figure()
+    drawing.into(canvas)
+    assert canvas.axes[0].texts[0].get_text().startswith("faster when it succeeds: deepspeed")
 
 
 def test_samples_speed_and_time_stand_side_by_side_with_intervals(record: Record, tmp_path: Path) -> None:
