@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from repro.compare.verdict.convergence import Convergence
 
 
-COLORS = {"faster": "green", "higher": "green", "slower": "red", "lower": "red", "same": "cyan",
+COLORS = {"faster": "green", "slower": "red", "same": "cyan",
           "fail": "red", "cannot tell": "yellow", "pass": "green", "not applicable": "dim"}
 """Words of a cell that have a colour: verdicts."""
 
