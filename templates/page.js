@@ -111,7 +111,7 @@ const Page = (() => {
     const number = all("data", cell).find((item) => !item.closest("details"));
     if (number) return Number(number.value);
     const text = [...cell.childNodes].map((node) => (node.tagName === "DETAILS" ? "" : node.textContent)).join("").trim();
-    if (text === "-" || text === "") return null;
+    if (/^(-(?!\d)|no result|$)/.test(text)) return null;  // a dash has the reason behind it
     return /^-?[\d.,]+( |$)/.test(text) ? Number(text.split(" ")[0].replaceAll(",", "")) : text;
   };
   const order = (one, other) => (typeof one === "number" && typeof other === "number" ? one - other

@@ -115,6 +115,15 @@ def test_a_table_is_sorted_by_keyboard_and_says_so(page: Any) -> None:
     assert "descending" in page.locator(".live").inner_text()
 
 
+def test_an_unknown_value_with_its_reason_stays_at_the_end(page: Any) -> None:
+    table = "table[data-filter=cells]"
+    for direction in ("ascending", "descending"):
+        page.locator(f"{table} th:nth-child(4) button.sort").click()
+        assert page.locator(f"{table} th:nth-child(4)").get_attribute("aria-sort") == direction
+        unknown = [text.startswith("-") for text in column(page, table, 3)]
+        assert unknown == sorted(unknown) and 0 < sum(unknown) < len(unknown)
+
+
 @pytest.mark.usefixtures("trials")
 def test_a_table_is_filtered_by_keyboard(page: Any) -> None:
     table = "table[data-filter=trials]"
