@@ -65,7 +65,7 @@ class Panel:
     medians: bool
     """True if every cell has enough trials for a median: single trials are then drawn on demand."""
     without: int
-    """Trials without an evaluation."""
+    """Trials without a finite evaluation."""
     first: int
     """Trials that reached the target at their first evaluation."""
 
@@ -82,7 +82,7 @@ def panels(record: Record) -> list[Panel]:
 def _panel(record: Record, index: int, key: tuple[str, str], cells: Sequence[Cell]) -> Panel:
     known = marks(record)
     trials = [(known[cell.cell_id], result) for cell in cells for result in record.of_cell(cell.cell_id)]
-    drawn = [(mark, result) for mark, result in trials if result.curve]
+    drawn = [(mark, result) for mark, result in trials if any(point.value is not None for point in result.curve)]
     count = sum(len(result.curve) for _, result in drawn)
     targets = sorted({target for cell in cells if (target := cell.choices.stop.target) is not None})
     summary = f"{plural(len(drawn), 'line')}, one per trial; target {goal(cells[0].choices)}"
@@ -99,7 +99,7 @@ def _panel(record: Record, index: int, key: tuple[str, str], cells: Sequence[Cel
     return Panel(
         workload=key[0], metric=key[1], quality=quality, derived=tuple(quality.derived(targets[0])), clocks=clocks,
         origins=origins(of_cells), marks=tuple(of_cells), charts=charts,
-        rows=tuple((mark, result, point) for mark, result in drawn
+        rows=tuple((mark, result, point) for mark, result in trials
                    for point in (_around_target(result) if count > ROWS_UP_TO else result.curve)),
         thinned=count > ROWS_UP_TO, drawn=most,
         bands=len(cells) <= BANDS_UP_TO,
@@ -278,7 +278,7 @@ def middle(mark: CellMark, results: Sequence[Result], where: Where, most: int) -
     or two evaluations.
     """
     curves = [[point for point in item.curve if point.value is not None] for item in results]
-    if len(curves) < LEAST_TRIALS or not all(curves):
+    if len(curves) < LEAST_TRIALS:
         return None
     lengths = sorted(map(len, curves), reverse=True)
     common = lengths[(len(curves) + 1) // 2 - 1]
@@ -297,8 +297,9 @@ def middle(mark: CellMark, results: Sequence[Result], where: Where, most: int) -
 
 
 def misses(mark: CellMark, results: Sequence[Result], where: Where) -> dict[str, Any] | None:
-    """Return the trace of the ends of trials that did not end well; None if all did."""
-    ends = [(item, item.curve[-1]) for item in results if item.status != "ok" and item.curve[-1].value is not None]
+    """Return the trace of the ends of trials that did not end well, each at its last finite value; None if all did."""
+    ends = [(item, [point for point in item.curve if point.value is not None][-1])
+            for item in results if item.status != "ok"]
     if not ends:
         return None
     return {

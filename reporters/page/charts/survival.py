@@ -28,8 +28,8 @@ class SurvivalRow:
 
     mark: CellMark
     summary: Summary
-    steps: tuple[tuple[float, float], ...]
-    """(time, probability of having reached the target by then)."""
+    steps: tuple[tuple[float, float], ...] | None
+    """(time, probability of having reached the target by then); None: unknown, as the note says."""
     note: str
 
 
@@ -68,7 +68,7 @@ def survival_table(record: Record) -> Table:
     return Table("survival", "One row per step of a cell's curve: share of trials at the target", tuple(
         {"cell_id": row.mark.cell_id, "cell": plain(row.mark.label), "origin": row.mark.origin,
          "metric": found.spec.name, "unit": found.spec.unit, "reached_at": time, "share": share}
-        for panel in found.panels for row in panel.rows for time, share in row.steps))
+        for panel in found.panels for row in panel.rows for time, share in row.steps or ()))
 
 
 def survival(answers: Findings) -> Survivals:
@@ -102,7 +102,7 @@ def _panel(
     )
     return SurvivalPanel(
         title=key[0], goal=key[1], charts=(chart,) if traces else (), missed=missed,
-        rows=tuple(SurvivalRow(mark, summary, tuple(drawn[0]) if (drawn := curve(observed, summary)) else (),
+        rows=tuple(SurvivalRow(mark, summary, tuple(drawn[0]) if (drawn := curve(observed, summary)) else None,
                                _note(summary, observed)) for mark, observed, summary in found),
     )
 

@@ -173,6 +173,32 @@ def test_a_cell_that_never_reached_stays_at_zero_and_a_crash_is_no_miss(tmp_path
     assert all("1 trial excluded" in row.note for row in panel.rows)
 
 
+def test_a_crash_and_a_cell_that_has_not_run_contradict_no_sentence_about_the_share(tmp_path: Path) -> None:
+    def course(trial: Trial) -> Course:
+        return Course(0.01, crash=trial.repeat == 0 and trial.choices.engine.kind == "ddp")
+
+    crashed = part(render(make_record(tmp_path / "run", course=course), tmp_path / "out"), '<section id="survival"')
+    assert "Every trial reached" not in crashed and "1 trial excluded: crashed" in crashed
+    record = make_record(tmp_path / "begun", only=2)
+    begun = [cell for cell in record.plan.cells if not record.of_cell(cell.cell_id)]
+    words = part(render(record, tmp_path / "begun-out"), '<section id="survival"')
+    assert begun and words.count("no trial yet") == len(begun) and "stays at 0" not in words
+
+
+def test_a_trial_that_diverged_is_a_cross_at_its_last_finite_value(plain: Record) -> None:
+    first, *others = plain.of_cell(plain.plan.cells[0].cell_id)
+    finite, broken = first.curve[:2], first.curve[2].model_copy(update={"value": None})
+    ended = {"status": "diverged", "bracket": None, "tta_wall": None}
+    diverged = first.model_copy(update=ended | {"curve": (*finite, broken)})
+    mark = next(iter(speedup.marks(plain).values()))
+    cross = bands.misses(mark, [diverged, *others], lambda point: point.wall_seconds)
+    assert (cross["x"], cross["y"]) == ([pytest.approx(finite[-1].wall_seconds)], [finite[-1].value])
+    never = first.model_copy(update=ended | {"curve": (broken,)})
+    (panel,) = bands.panels(dataclasses.replace(plain, results=tuple(
+        never if item.trial_id == first.trial_id else item for item in plain.results)))
+    assert panel.without == 1 and never.trial_id in {result.trial_id for _, result, _ in panel.rows}
+
+
 def test_bands_end_where_the_first_trial_ended_and_brackets_hold_the_crossing(plain: Record) -> None:
     results = plain.of_cell(plain.plan.cells[0].cell_id)
     mark = next(iter(speedup.marks(plain).values()))
