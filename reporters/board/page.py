@@ -12,10 +12,10 @@ from repro.board.entry import Answer, Entry, Group, Mean, Statement, Step
 from repro.published.store import Published
 from repro.record.folder.store import Record
 from repro.stats.interval import from_log
-from repro.tables.text import Number, plural, ratios, seconds, significant
+from repro.tables.text import Number, plural, ratios, seconds, significant, trimmed
 
 from ..html_page import render as render_run
-from ..page.axis import Axis, from_zero, tick_text
+from ..page.axis import Axis, from_zero
 from ..page.document import page_scripts, rendered
 from ..published.contest import WORDS
 from ..published.view import render as render_published
@@ -147,7 +147,7 @@ def _progressions(steps: Mapping[str, Sequence[Step]]) -> tuple[Progression, ...
         return Mark(round(16 + 80 * share, 3), _down(axis, step.seconds), step.day, seconds(step.seconds),
                     page_name(step.entry.place), step.entry.best.label if step.entry.best else "")
 
-    ticks = tuple((_down(axis, value), f"{tick_text(value)} s") for value in (axis.low, axis.high))
+    ticks = tuple((_down(axis, value), f"{trimmed(value)} s") for value in (axis.low, axis.high))
     return tuple(Progression(system, tuple(map(mark, found)), ticks) for system, found in steps.items())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from repro.compare.figures import Bounds
-from repro.tables.text import Number, ratios, significant
+from repro.tables.text import Number, ratios, trimmed
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
@@ -58,14 +58,14 @@ class Axis:
         for value in sorted(self.values, key=lambda value: (value != 1, value not in ends, value)):
             anchor, left, right = self._label(value)
             free = all(right < low or left > high for low, high in taken)
-            found[value] = Tick(self.at(value), tick_text(value, self.digits) if free else "", anchor)
+            found[value] = Tick(self.at(value), trimmed(value, self.digits) if free else "", anchor)
             if free:
                 taken.append((left, right))
         return tuple(found[value] for value in self.values)
 
     def _label(self, value: float) -> tuple[str, float, float]:
         """Return the anchor of the label of `value`, and its ends with one letter of space."""
-        place, letters = self.at(value), len(tick_text(value, self.digits))
+        place, letters = self.at(value), len(trimmed(value, self.digits))
         half, wide = letters * self.letter / 2, (letters + 1) * self.letter
         if place < half:
             return "start", place, place + wide
@@ -98,12 +98,6 @@ def ratio_mark(axis: Axis, value: float | None, interval: Bounds | None, inverse
         axis.at(1 / value if inverse else value) if value else None,
         (axis.at(drawn[0]), axis.at(drawn[1])) if drawn else None,
         (not axis.holds(drawn[0]), not axis.holds(drawn[1])) if drawn else (False, False))
-
-
-def tick_text(value: float, digits: int = 3) -> str:
-    """Format a round number without trailing zeros."""
-    text = significant(value, digits)
-    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
 def from_zero(values: Sequence[float], right: float = 98.0, letter: float = 2.2) -> Axis:
@@ -248,7 +242,7 @@ class Sketch:
     @property
     def rows(self) -> list[tuple[float, str]]:
         """(y, text) of the marks of the vertical axis."""
-        return [(self.down(value), self.names.get(value) or tick_text(value, self.y.digits)) for value in self.y.values]
+        return [(self.down(value), self.names.get(value) or trimmed(value, self.y.digits)) for value in self.y.values]
 
     @property
     def layers(self) -> list[Trace]:

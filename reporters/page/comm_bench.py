@@ -88,7 +88,7 @@ def _trace(index: int, name: str, sizes: Sequence[int], values: Sequence[float])
         "y": list(values), "customdata": [table.size_text(size) for size in sizes],
         "line": {"color": color, "dash": DASHES[index // COLORS % len(DASHES)], "width": 1.6},
         "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 6, "color": color},
-        "hovertemplate": "%{fullData.name}<br>%{customdata}: %{y:.4~g}<extra></extra>",
+        "hovertemplate": "%{fullData.name}<br>%{customdata}: %{y:,.4~r}<extra></extra>",
     }
 
 
@@ -98,7 +98,7 @@ def _line(
     return {
         "type": "scatter", "mode": "lines", "name": name, "legendgroup": group, "x": list(sizes), "y": list(values),
         "showlegend": group == "bound", "line": {"color": color, "dash": dash, "width": 1.1},
-        "hovertemplate": f"{name}: %{{y:.4~g}}<extra></extra>",
+        "hovertemplate": f"{name}: %{{y:,.4~r}}<extra></extra>",
     }
 
 

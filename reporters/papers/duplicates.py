@@ -94,6 +94,6 @@ def _trace(points: list[DuplicateRow], way: str, words: str, dash: str, symbol: 
         "y": [short(value) for value in middle], "text": [f"threshold {row.dedup.threshold}" for row in chosen],
         "line": {"color": color, "dash": DASHES[dash], "width": 1.8},
         "marker": {"symbol": symbol, "size": 7, "color": color},
-        "hovertemplate": "%{meta[0]}<br>%{text}: %{x:.3~g} % stay, %{y:.4~g}<extra></extra>",
+        "hovertemplate": "%{meta[0]}<br>%{text}: %{x:.3~g} % stay, %{y:,.4~r}<extra></extra>",
         "error_y": error_bars(middle, ends, color),
     }

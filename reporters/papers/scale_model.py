@@ -75,7 +75,7 @@ def _trace(
 ) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "lines", "name": name, "x": counts, "y": [value for value, _, _ in values],
-        "line": {"color": color, "width": 1.6}, "hovertemplate": "%{fullData.name}: %{y:.4~g}<extra></extra>",
+        "line": {"color": color, "width": 1.6}, "hovertemplate": "%{fullData.name}: %{y:,.4~r}<extra></extra>",
         "error_y": error_bars([value for value, _, _ in values],
                               [(low or value, high or value) for value, low, high in values], color),
     }
@@ -84,13 +84,13 @@ def _trace(
 def _curve(name: str, counts: list[int], values: list[float | None], color: str, dash: str) -> dict[str, Any]:
     return {"type": "scatter", "mode": "lines", "name": name, "x": counts, "y": values,
             "line": {"color": color, "dash": dash, "width": 1.2},
-            "hovertemplate": "%{fullData.name}: %{y:.4~g}<extra></extra>"}
+            "hovertemplate": "%{fullData.name}: %{y:,.4~r}<extra></extra>"}
 
 
 def _points(name: str, counts: list[int], values: list[float], symbol: str) -> dict[str, Any]:
     return {"type": "scatter", "mode": "markers", "name": name, "x": counts, "y": values,
             "marker": {"symbol": symbol, "size": 9, "color": "--c1"},
-            "hovertemplate": "%{fullData.name}: %{y:.4~g}<extra></extra>"}
+            "hovertemplate": "%{fullData.name}: %{y:,.4~r}<extra></extra>"}
 
 
 def _figure(traces: list[dict[str, Any]], unit: str) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from typing import Any
 from repro.core.errors import visible
 from repro.published.cells import BatchCost, BatchCosts
 from repro.published.record import PublishedPoint, PublishedReference, PublishedResult
-from repro.tables.text import plural, wrapped
+from repro.tables.text import plural, trimmed, wrapped
 
-from ..page.axis import log_ticks, tick_text
+from ..page.axis import log_ticks
 from ..page.cells import COLORS, SYMBOLS
 from ..page.charts.plot import DASHES, Chart, layout, log_ticks_of, short
 
@@ -86,7 +86,7 @@ def curves(name: str, lines: Sequence[SystemLine], most: int) -> list[Chart]:
         least = min(times)
         looks = layout("minutes" + (" (logarithmic)" if log else ""), word)
         if log:
-            looks["xaxis"] |= log_ticks_of(log_ticks(least, max(times)), tick_text)
+            looks["xaxis"] |= log_ticks_of(log_ticks(least, max(times)), trimmed)
             for trace in traces:  # a logarithmic axis cannot show 0
                 trace["x"] = [None if value is None else max(value, least) for value in trace["x"]]
         looks["shapes"] = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target,
@@ -121,7 +121,7 @@ def _curve(line: SystemLine, metric: str, most: int) -> dict[str, Any] | None:
         "connectgaps": False, "opacity": 0.8, "meta": [f"<b>{line.number}</b> {wrapped(visible(line.label))}"],
         "line": {"color": line.color, "width": 1.3, "dash": line.dash},
         "marker": {"color": line.color, "symbol": line.symbol, "size": 5},
-        "hovertemplate": "%{meta[0]}<br>%{x:.4~g} min: %{y:.4~g}<extra></extra>",
+        "hovertemplate": "%{meta[0]}<br>%{x:,.4~r} min: %{y:,.4~r}<extra></extra>",
     }
 
 

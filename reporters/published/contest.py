@@ -11,9 +11,9 @@ from repro.published.contest_rules import Contest
 from repro.published.record import PublishedResult
 from repro.published.speedrun.claims import ArmClaim, Claims, TimeClaim, final_loss, judge_claims
 from repro.published.store import Published
-from repro.tables.text import plural, wrapped
+from repro.tables.text import plural, trimmed, wrapped
 
-from ..page.axis import Axis, Sketch, Trace, linear, log_ticks, tick_text
+from ..page.axis import Axis, Sketch, Trace, linear, log_ticks
 from ..page.cells import COLORS
 from ..page.charts.plot import Chart, error_bars, layout, log_ticks_of
 
@@ -170,7 +170,7 @@ def _progression(name: str, items: Sequence[ArmClaim]) -> Chart | None:
     looks = layout("date of the record", "mean time, seconds (logarithmic)")
     times = [item.seconds for item in known if item.seconds]
     looks["xaxis"] |= {"type": "date", "rangemode": "normal"}
-    looks["yaxis"] |= log_ticks_of(log_ticks(min(times), max(times)), tick_text)
+    looks["yaxis"] |= log_ticks_of(log_ticks(min(times), max(times)), trimmed)
     looks |= {"showlegend": True, "legend": {"orientation": "h", "y": -0.22, "font": {"size": 12}}}
     return Chart(
         f"{name}-progression", "Progression of the record",

@@ -258,5 +258,5 @@ def _best_so_far(index: int, contender: TunedContender, metric: str) -> dict[str
         "legendgroup": f"tuned-{index}", "meta": [wrapped(mark.name)], "x": x, "y": y,
         "line": {"color": color, "dash": PATTERNS[mark.dash], "width": 2, "shape": "hv"},
         "marker": {"symbol": mark.symbol, "size": 6, "color": color},
-        "hovertemplate": f"%{{meta[0]}}<br>best of %{{x}} settings: %{{y:.4~g}} {METRICS[metric].unit}<extra></extra>",
+        "hovertemplate": f"%{{meta[0]}}<br>best of %{{x}} settings: %{{y:,.4~r}} {METRICS[metric].unit}<extra></extra>",
     }

@@ -14,30 +14,26 @@ from repro.record.folder.store import Record
 from repro.record.result.status import counted
 from repro.suite.planning.cell import Cell
 from repro.tables.layout import NOTHING, Column, TextTable, count, ends, figure, laid, name, rounded, words
+from repro.tables.text import trimmed
 from repro.tables.values import Row, as_number, bounds, estimate, plain
 
 
 def seconds_text(value: float, digits: int = 4) -> str:
     """Return a time as `0.7664 s` or `1.527 ms`."""
     number, unit = readable(value)
-    return f"{number:.{digits}g} {unit}"
+    return f"{trimmed(number, digits)} {unit}"
 
 
 def amount_text(value: float, metric: str, digits: int = 4) -> str:
     """Return a value of a metric with the unit of the metric."""
     scale = METRICS[metric]
-    return seconds_text(value, digits) if scale.timed else f"{_number(value, digits)} {scale.unit}".rstrip()
-
-
-def _number(value: float, digits: int) -> str:
-    """Return a figure with `digits` significant digits, and a large one without an exponent."""
-    return f"{value:,.0f}" if 10 ** digits <= abs(value) < 1e9 else f"{value:.{digits}g}"
+    return seconds_text(value, digits) if scale.timed else f"{trimmed(value, digits)} {scale.unit}".rstrip()
 
 
 def ends_text(low: float, high: float, metric: str) -> str:
     """Return the ends of an interval; times have their unit, once if both have the same."""
     if not METRICS[metric].timed:
-        return f"{_number(low, 4)} to {_number(high, 4)}"
+        return f"{trimmed(low, 4)} to {trimmed(high, 4)}"
     first, last = seconds_text(low), seconds_text(high)
     unit = last[last.index(" "):]
     return f"{first.removesuffix(unit)} to {last}"
@@ -188,7 +184,7 @@ def group_tables(labels: Sequence[str], found: Sequence[Mapping[str, float]]) ->
 def _figure(item: Figure, value: float | None) -> str:
     if value is None:
         return NOTHING
-    return seconds_text(value) if item.unit == "s" else f"{value:.4g}"
+    return seconds_text(value) if item.unit == "s" else trimmed(value, 4)
 
 
 def measure_rows(record: Record, cells: Sequence[Cell]) -> Iterator[Row]:

@@ -47,6 +47,12 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
 
 
+def trimmed(value: float, digits: int = 3) -> str:
+    """Format `value` with at most `digits` significant digits, without trailing zeros."""
+    text = significant(value, digits)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
 def number(value: float | None, digits: int = 3, unit: str = "") -> Number | None:
     """Format a number; None if it is unknown."""
     if value is None:

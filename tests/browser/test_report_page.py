@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,20 @@ def test_hover_shows_labels_as_text(shared: Any) -> None:
     hover = shared.locator(".hovertext").first
     assert "<script>alert(1)</script>" in hover.text_content()
     assert hover.locator("a").count() == 0
+
+
+def test_hover_shows_a_large_count_without_an_exponent(shared: Any) -> None:
+    show_trials(shared)
+    script = """() => {
+      const chart = document.querySelector("#curves .chart[data-chart$=samples]");
+      const curveNumber = chart.data.findIndex((trace) => trace.uid.startsWith("trial-") && Math.max(...trace.x) >= 1e4);
+      const pointNumber = chart.data[curveNumber].x.findIndex((value) => value >= 1e4);
+      Plotly.Fx.hover(chart, [{curveNumber, pointNumber}]);
+    }"""
+    shared.locator("#curves .chart[data-chart$=samples]").scroll_into_view_if_needed()
+    shared.wait_for_selector("#curves .chart[data-chart$=samples] .trace", state="attached")
+    shared.evaluate(script)
+    assert re.search(r"missed\d\d,\d{3} samples: ", shared.locator(".hovertext").last.text_content())
 
 
 def test_focus_starts_at_the_skip_link_and_is_visible(visit: Any) -> None:

@@ -191,7 +191,7 @@ def _trace(
         "line": {"color": f"--c{mark.color}", "dash": DASHES[mark.dash], "width": 1.6},
         **({"marker": marker} if markers else {}),
         **({"text": derived} if any(derived) else {}),
-        "hovertemplate": f"%{{meta[0]}}<br>%{{x:.4~g}} {shown}: %{{y:.4~g}}{'<br>%{text}' if any(derived) else ''}"
+        "hovertemplate": f"%{{meta[0]}}<br>%{{x:,.4~r}} {shown}: %{{y:,.4~r}}{'<br>%{text}' if any(derived) else ''}"
                          "<extra></extra>",
     }
 
@@ -292,7 +292,7 @@ def middle(mark: CellMark, results: Sequence[Result], where: Where, most: int) -
         "legendgroup": str(mark.number), "x": [short(value) for value in x], "y": [short(value) for value in y],
         "line": {"color": f"--c{mark.color}", "dash": DASHES[mark.dash], "width": 2.6},
         "meta": [f"<b>{mark.number}</b> {wrapped(mark.label)}<br>median of {len(curves)} trials"],
-        "hovertemplate": "%{meta[0]}<br>%{x:.4~g}: %{y:.4~g}<extra></extra>",
+        "hovertemplate": "%{meta[0]}<br>%{x:,.4~r}: %{y:,.4~r}<extra></extra>",
     }
 
 
@@ -355,7 +355,7 @@ def first_hits(mark: CellMark, results: Sequence[Result], where: Where) -> dict[
                    "line": {"width": 1.5, "color": f"--c{mark.color}"}},
         "customdata": seeds,
         "hovertemplate": f"<b>{mark.number}</b> seed %{{customdata}} reached the target by its first evaluation, "
-                         "%{x:.4~g}, or earlier<extra></extra>",
+                         "%{x:,.4~r}, or earlier<extra></extra>",
     }
 
 

@@ -12,10 +12,10 @@ from repro.record.folder.store import Record
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_WITHOUT_TARGET
 from repro.suite.planning.cell import Cell
 from repro.tables.tables import Table
-from repro.tables.text import significant, wrapped
+from repro.tables.text import significant, trimmed, wrapped
 from repro.tables.values import Row, plain
 
-from ..axis import log_ticks, tick_text
+from ..axis import log_ticks
 from ..cells import COLORS, DASHES, SYMBOLS, CellMark, marks, origins
 from .bounds import CostModel, ScalingLine, ScalingPoint, StepBounds, fits, scaling_line
 from .plot import DASHES as PATTERNS
@@ -39,7 +39,7 @@ def scaling_chart(
     drawn = [value for trace in data for value in _extent(trace) if value > 0]
     looks = layout("processes", unit)
     looks["xaxis"] |= log_ticks_of(ticks, str)
-    looks["yaxis"] |= log_ticks_of(log_ticks(min(drawn), max(drawn)) if drawn else (), tick_text)
+    looks["yaxis"] |= log_ticks_of(log_ticks(min(drawn), max(drawn)) if drawn else (), trimmed)
     return Chart(f"scaling-{name}", title, counted, {"data": data, "layout": looks},
                  f"{title} against the number of processes, {counted}; {len(lines)} lines, both axes logarithmic")
 
@@ -79,7 +79,7 @@ def drawn_line(
         "legendgroup": f"line-{line.number}", "x": [point.processes for point, _ in points],
         "y": [short(known) for _, known in points],
         "line": {"color": color, "dash": PATTERNS[dash or line.dash], "width": 1.1 if words else 1.8},
-        "hovertemplate": "%{meta[0]}<br>%{x} processes: %{y:.4~g}<extra></extra>",
+        "hovertemplate": "%{meta[0]}<br>%{x} processes: %{y:,.4~r}<extra></extra>",
     }
     if not words:
         found["marker"] = {"symbol": line.symbol, "size": 7, "color": color}

@@ -152,7 +152,7 @@ def _trace(
         "line": {"color": color, "dash": DASHES[mark.dash], "width": 2, "shape": "hv"},
         "marker": {"symbol": [item[2] for item in events], "size": [item[3] for item in events], "color": color,
                    "line": {"width": 1.5, "color": color}},
-        "hovertemplate": f"%{{meta[0]}}<br>by %{{x:.4~g}} {scale.unit}: %{{y:.3~g}}<extra></extra>",
+        "hovertemplate": f"%{{meta[0]}}<br>by %{{x:,.4~r}} {scale.unit}: %{{y:.3~g}}<extra></extra>",
     }
 
 

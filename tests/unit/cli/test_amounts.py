@@ -9,16 +9,24 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.tables.cell_tables import amount_text, ends_text
+from repro.compare import Summary
+from repro.tables.cell_tables import amount_text, ends_text, group_tables, median_text
 from tests.records import SUITE, Course, make_record
 
 
 @pytest.mark.parametrize(("value", "text"), [
     (0.766, "0.766 s"), (0.1, "0.1 s"), (0.0999, "99.9 ms"), (0.001527, "1.527 ms"), (4.985e-05, "0.04985 ms"),
-    (1e-12, "0 s"), (1234.5, "1234 s"),
+    (1e-12, "0 s"), (1234.5, "1,234 s"), (9999.7, "10,000 s"), (43210.9, "43,211 s"),
 ])
 def test_a_time_below_a_tenth_of_a_second_is_in_milliseconds(value: float, text: str) -> None:
     assert amount_text(value, "tta_wall") == text
+
+
+def test_large_figures_have_no_exponent() -> None:
+    table, = group_tables(["ddp"], [{"step_seconds": 0.01, "train_samples_per_second": 12345.6}])
+    assert table.rows == (("ddp", "10 ms", "12,346"),)
+    summary = Summary.model_construct(metric="tta_wall", median=4321.0)
+    assert median_text(summary) == "4,321 s"
 
 
 @pytest.mark.parametrize(("low", "high", "metric", "text"), [

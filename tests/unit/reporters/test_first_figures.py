@@ -18,6 +18,7 @@ from repro.record.folder.ledger import Incident
 from repro.record.folder.store import Record, read_record
 from repro.suite.model import Trial
 from repro.suite.planning.terms import Terms
+from repro.tables.text import trimmed
 from tests.in_process import succeeded
 from tests.plans import suite
 from tests.records import SCALING, SUITE, Course, default_course, make_record, scaling_course
@@ -168,7 +169,7 @@ baseline: {engine: {step_seconds: 0.010}}
     ([0.5, 0.5], None),
 ])
 def test_marks_of_a_linear_axis_are_told_apart(values: list[float], texts: list[str] | None) -> None:
-    found = [axis.tick_text(value, axis.linear(values).digits) for value in axis.linear(values).values]
+    found = [trimmed(value, axis.linear(values).digits) for value in axis.linear(values).values]
     assert len(set(found)) == len(found) >= 2
     assert texts is None or found == texts
 
