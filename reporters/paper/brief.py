@@ -14,11 +14,11 @@ from repro.core.errors import UsageError
 from repro.record.folder.store import Record
 from repro.suite.planning.cell import Cell
 from repro.tables.cell_tables import cell_table, checks_table, operations_table, training_table
-from repro.tables.layout import TextTable, interval, name, rounded
+from repro.tables.layout import TextTable, name, span
 from repro.tables.tables import about
 from repro.tables.text import plural
 from repro.tables.values import Row, origins_of, plain
-from repro.tables.verdicts import ALONE, claim_table, comparison_table, effect_table, factor_table
+from repro.tables.verdicts import ALONE, claim_table, comparison_table, effect_table, factor_table, ratio_and_span
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +171,9 @@ def _effect_sentence(item: MainEffect) -> VerdictText:
 def _verdict(item: Comparison, contrast: str, size: str, cautions: Sequence[str]) -> VerdictText:
     scale, estimate = METRICS[item.metric], ""
     if item.ratio is not None:
-        estimate = f"{rounded(item.ratio)} x {scale.times}, " \
-                   f"{interval(item.interval) if item.interval else 'no interval'}, "
+        ratio, ends = ratio_and_span(item.ratio, item.interval)
+        limits = span([ends], item.interval.level) if item.interval else "no interval"
+        estimate = f"{ratio} x {scale.times}, {limits}, "
     also = f" It {plain(item.also)}." if item.also else ""
     ending = f" Next: {plain(item.settles)}." if item.settles else ""
     told = "".join(f" Caution: {plain(text)}." for text in (*cautions, *item.cautions))

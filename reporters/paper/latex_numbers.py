@@ -13,7 +13,9 @@ from repro.compare import METRICS, Comparison
 from repro.core.numbers import DIGITS
 from repro.record.folder.store import Record
 from repro.tables.layout import name, rounded
+from repro.tables.text import ratio_texts
 from repro.tables.values import origins_of, plain
+from repro.tables.verdicts import ratio_and_span
 
 from .brief import Shown, shown_of
 from .latex_text import escaped
@@ -99,18 +101,21 @@ def _of_contrasts(whole: Shown, part: Shown) -> Iterator[Macro]:
 
 
 def _sentence(item: Comparison, subject: str) -> str:
-    estimate = "no ratio" if item.ratio is None else f"{rounded(item.ratio)} x {METRICS[item.metric].times}"
+    ratio, _ = ratio_and_span(item.ratio, None)
+    estimate = f"{ratio} x {METRICS[item.metric].times}" if ratio else "no ratio"
     return f"{subject}: {item.spoken}, {estimate}"
 
 
 def _of_verdict(item: Comparison, key: str, sentence: str) -> Iterator[Macro]:
     bounds, corrected = item.interval, item.p_adjusted is not None
+    known = [] if item.ratio is None else [item.ratio, *((bounds.low, bounds.high) if bounds else ())]
+    ratio, low, high = (*map(_latex, ratio_texts(known)), *[MISSING] * 3)[:3]
     alone = ", at this look alone" if item.look else ""
     for field, value, meaning in (
         ("Verdict", escaped(item.spoken), "verdict"),
-        ("Ratio", _number(item.ratio), "ratio, candidate / baseline"),
-        ("Low", _number(bounds.low if bounds else None), "lower end of the interval of the ratio"),
-        ("High", _number(bounds.high if bounds else None), "upper end of the interval of the ratio"),
+        ("Ratio", ratio, "ratio, candidate / baseline"),
+        ("Low", low, "lower end of the interval of the ratio"),
+        ("High", high, "upper end of the interval of the ratio"),
         ("Level", f"{100 * bounds.level:.3g}" if bounds else MISSING, f"level of the interval in per cent{alone}"),
         ("P", _number(item.p_adjusted if corrected else item.p, 2),
          "p, corrected by Holm" if corrected else "p, not corrected"),
@@ -138,9 +143,10 @@ def _of_cells(record: Record, part: Shown) -> Iterator[Macro]:
 
 
 def _number(value: float | None, digits: int = 3) -> str:
-    if value is None:
-        return MISSING
-    text = rounded(value, digits)
+    return MISSING if value is None else _latex(rounded(value, digits))
+
+
+def _latex(text: str) -> str:
     if "e" in text:
         mantissa, _, exponent = text.partition("e")
         return f"\\ensuremath{{{mantissa}\\times 10^{{{int(exponent)}}}}}"

@@ -24,6 +24,7 @@ from repro.suite.planning.cell import Cell
 from repro.tables.cell_tables import missing_text
 from repro.tables.layout import rounded
 from repro.tables.text import limited, moment, plural, visible, without_paths
+from repro.tables.verdicts import ratio_and_span
 
 from .metric_points import ANSWER, column_of
 
@@ -112,9 +113,9 @@ def _verdict(item: Comparison) -> str:
     pairs = plural(item.n, "pair") if item.paired else f"{item.n} a side, not paired"
     if item.ratio is None:
         return f"{item.spoken} against {_text(item.baseline_label)}, {pairs}"
-    ends = item.interval
-    limits = f" ({item.coverage} interval {rounded(ends.low)} to {rounded(ends.high)})" if ends else ""
-    return f"{item.spoken}, {rounded(item.ratio)} x {METRICS[item.metric].times} of {_text(item.baseline_label)}" \
+    ratio, span = ratio_and_span(item.ratio, item.interval)
+    limits = f" ({item.coverage} interval {span})" if span else ""
+    return f"{item.spoken}, {ratio} x {METRICS[item.metric].times} of {_text(item.baseline_label)}" \
            f"{limits}, {pairs}"
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from repro.compare import Bounds
 from repro.core.markdown import escaped
 
-from .text import shortened, significant
+from .text import ratio_texts, shortened, significant
 from .values import Row, as_number, plain
 
 NOTHING = "-"
@@ -79,14 +78,27 @@ def count(head: str, key: str, of: str = "") -> Column:
     return Column(head, lambda row: NOTHING if row[key] is None else f"{row[key]}/{row[of]}" if of else str(row[key]))
 
 
-def ends(head: str, key: str, digits: int = 3) -> Column:
+def ends(head: str, key: str) -> Column:
     """Return a column of intervals: `0.81 to 0.93 (95 %)` from the low, high and level of `key`."""
-    def text(row: Row) -> str:
-        low, high, level = (as_number(row[f"{key}_{end}"]) for end in ("low", "high", "level"))
-        return NOTHING if low is None or high is None or level is None else \
-            interval(Bounds(low=low, high=high, level=level), digits=digits)
+    return Column(head, lambda row: span([rounded(as_number(row[f"{key}_{end}"])) for end in ("low", "high")],
+                                         as_number(row[f"{key}_level"])))
 
-    return Column(head, text)
+
+def ratio_and_ends(head: str, key: str) -> tuple[Column, Column]:
+    """Return the columns of a ratio and of its interval, with as many decimals as each needs to differ from 1."""
+    def texts(row: Row) -> list[str]:
+        known = (as_number(row[name]) for name in (key, f"{key}_low", f"{key}_high"))
+        return ratio_texts([value for value in known if value is not None])
+
+    def ratio(row: Row) -> str:
+        return next(iter(texts(row)), "no result" if row["refused"] else NOTHING)
+
+    return Column(head, ratio), Column("Interval", lambda row: span(texts(row)[1:], as_number(row[f"{key}_level"])))
+
+
+def span(texts: Sequence[str], level: float | None) -> str:
+    """Format the ends of an interval as `0.81 to 0.93 (95 %)`; a dash without one."""
+    return NOTHING if level is None else f"{' to '.join(texts)} ({100 * level:.3g} %)"
 
 
 def compact(table: TextTable) -> tuple[TextTable, str]:
@@ -128,11 +140,6 @@ def name(text: str) -> str:
 def rounded(value: float | None, digits: int = 3) -> str:
     """Round to three significant digits; a dash if unknown."""
     return NOTHING if value is None else significant(value, digits)
-
-
-def interval(found: Bounds, digits: int = 3) -> str:
-    """Format an interval as `0.81 to 0.93 (95 %)`."""
-    return f"{rounded(found.low, digits)} to {rounded(found.high, digits)} ({100 * found.level:.3g} %)"
 
 
 def as_markdown(table: TextTable, safe: Callable[[str], str] = escaped) -> str:

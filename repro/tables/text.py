@@ -83,15 +83,18 @@ def share(value: float | None) -> Number | None:
     return Number(value, f"{text} %".replace(" ", "\N{NO-BREAK SPACE}"))
 
 
+def ratio_texts(values: Sequence[float], decimals: int = 3) -> list[str]:
+    """Format ratios with the same number of decimals: so many, or as many as each needs to differ from 1."""
+    if min((abs(value) for value in values if value), default=1.0) < 0.1:
+        return [significant(value) for value in values]
+    while decimals < 6 and any(f"{value:.{decimals}f}" == f"{1:.{decimals}f}" and value != 1 for value in values):
+        decimals += 1
+    return [f"{value:,.{decimals}f}" for value in values]
+
+
 def ratios(values: Sequence[float]) -> list[Number]:
-    """Format ratios with the same number of decimals: two, or as many as each needs to differ from 1."""
-    for decimals in range(2, 7):
-        if all(f"{value:.{decimals}f}" != f"{1:.{decimals}f}" or value == 1 for value in values):
-            break
-    small = min((abs(value) for value in values if value), default=1.0)
-    if small < 0.1:
-        return [Number(value, significant(value)) for value in values]
-    return [Number(value, f"{value:,.{decimals}f}") for value in values]
+    """Format ratios for the page: with two decimals, or as many as each needs to differ from 1."""
+    return [Number(value, text) for value, text in zip(values, ratio_texts(values, 2), strict=True)]
 
 
 def gibibytes(value: int | None) -> Number | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from repro.compare import METRICS, Comparison
+from repro.compare import METRICS, Bounds, Comparison
 from repro.compare.design.effect import MainEffect
 from repro.compare.figures import Claim
 from repro.tables.layout import (
@@ -13,14 +13,15 @@ from repro.tables.layout import (
     TextTable,
     count,
     decimals,
-    ends,
     figure,
     laid,
     name,
+    ratio_and_ends,
     rounded,
     sentence,
     words,
 )
+from repro.tables.text import ratio_texts
 from repro.tables.values import Row, as_number, bounds, estimate, plain
 
 
@@ -87,33 +88,32 @@ def node_rows(found: Iterable[Comparison], origins: Mapping[str, str]) -> Iterat
                    "ratio": node.ratio, **bounds("ratio", node.interval)}
 
 
-def comparison_table(found: Sequence[Comparison], origins: Mapping[str, str], digits: int = 3) -> TextTable:
-    """Return one row per verdict.
-
-    Args:
-        digits: of ratios.
-    """
+def comparison_table(found: Sequence[Comparison], origins: Mapping[str, str]) -> TextTable:
+    """Return one row per verdict."""
     return laid("Comparisons: candidate / baseline", (
         words("Candidate", "candidate_cell"), words("Baseline", "baseline_cell"), words("Figures", "origin"),
         Column("Ratio of", lambda row: METRICS[str(row["metric"])].noun + (" *" if row["primary"] else ""), False),
-        *judged_columns("n", "n", digits)), comparison_rows(found, origins))
+        *judged_columns("n", "n")), comparison_rows(found, origins))
 
 
-def judged_columns(head: str, key: str, digits: int) -> tuple[Column, ...]:
+def judged_columns(head: str, key: str) -> tuple[Column, ...]:
     """Return the columns from the ratio to the verdict.
 
     Args:
         head, key: of the column of counts.
     """
     def judged(row: Row) -> str:
-        return rounded(as_number(row["p"] if row["p_adjusted"] is None else row["p_adjusted"]), digits - 1)
+        return rounded(as_number(row["p"] if row["p_adjusted"] is None else row["p_adjusted"]), 2)
 
-    def ratio(row: Row) -> str:
-        return "no result" if row["refused"] and row["ratio"] is None else rounded(as_number(row["ratio"]), digits)
-
-    return (Column("Ratio", ratio), ends("Interval", "ratio", digits), count(head, key), Column("p", judged),
-            figure(ALONE, "p", digits - 1),
+    return (*ratio_and_ends("Ratio", "ratio"), count(head, key), Column("p", judged), figure(ALONE, "p", 2),
             Column("Verdict", lambda row: f"{row['verdict']} {row['qualifier']}".strip(), False))
+
+
+def ratio_and_span(ratio: float | None, found: Bounds | None) -> tuple[str, str]:
+    """Return a ratio and its interval, `0.812` and `0.740 to 0.893`; "" for what is not known."""
+    known = [] if ratio is None else [ratio, *((found.low, found.high) if found else ())]
+    text, *ends = ratio_texts(known) or [""]
+    return text, " to ".join(ends)
 
 
 def comparison_sentence(found: Comparison) -> str:
@@ -123,9 +123,9 @@ def comparison_sentence(found: Comparison) -> str:
     if found.ratio is None:
         return f"{versus}: {found.spoken}; {found.because}{settles}"
     counted = f"{found.n} pairs" if found.paired else f"{found.n} trials or more a side, not paired"
-    ends = found.interval
-    limits = f"{found.coverage} interval {ends.low:.3f} to {ends.high:.3f}, " if ends else ""
-    return (f"{versus}: {found.spoken}, {found.ratio:.3f} x {METRICS[found.metric].times} ({limits}{counted}); "
+    ratio, span = ratio_and_span(found.ratio, found.interval)
+    limits = f"{found.coverage} interval {span}, " if span else ""
+    return (f"{versus}: {found.spoken}, {ratio} x {METRICS[found.metric].times} ({limits}{counted}); "
             f"{found.because}{settles}")
 
 
@@ -135,9 +135,9 @@ def factor_table(found: Sequence[Comparison], origins: Mapping[str, str]) -> Tex
     """
     return laid("Convergence and speed: time to the target = samples to the target / samples a second", (
         words("Candidate", "candidate_cell"), words("Baseline", "baseline_cell"), words("Figures", "origin"),
-        figure("Samples, ratio", "split_samples"), ends("Interval", "split_samples"),
-        figure("Samples a second, ratio", "split_throughput"), ends("Interval", "split_throughput"),
-        figure("Time, ratio", "ratio"), ends("Interval", "ratio"), sentence("Factors, exploratory", "split_words"),
+        *ratio_and_ends("Samples, ratio", "split_samples"),
+        *ratio_and_ends("Samples a second, ratio", "split_throughput"),
+        *ratio_and_ends("Time, ratio", "ratio"), sentence("Factors, exploratory", "split_words"),
     ), comparison_rows((item for item in found if item.split is not None), origins))
 
 
@@ -179,16 +179,12 @@ def _effect(item: MainEffect, origin: str) -> Row:
             "origin": origin, "metric": item.pooled.metric}
 
 
-def effect_table(found: Sequence[MainEffect], origin: str, digits: int = 3) -> TextTable:
-    """Return one row per main effect; no row if the suite asks for none.
-
-    Args:
-        digits: of ratios.
-    """
+def effect_table(found: Sequence[MainEffect], origin: str) -> TextTable:
+    """Return one row per main effect; no row if the suite asks for none."""
     return laid("Main effects: each level against that of the baseline, paired over all other factors", (
         words("Level", "level"), words("Against", "reference"), words("Figures", "origin"),
         Column("Ratio of", lambda row: METRICS[str(row["metric"])].noun, False),
-        count("Pairs of cells", "combinations"), *judged_columns("Seeds", "seeds", digits),
+        count("Pairs of cells", "combinations"), *judged_columns("Seeds", "seeds"),
         words("Depends on", "depends_on")), effect_rows(found, origin))
 
 

@@ -195,7 +195,7 @@ def test_the_table_of_runs_opens_with_verdicts_and_figures(site: Site, visit: Vi
     assert shown[5:8] == ["answer/tta_wall", "answer/ratio", "answer/quality"]
     comparison = next(item for item in compare(record.plan, record.results) if item.primary)
     text = page.locator(".ag-root").text_content()
-    assert f"{comparison.verdict.capitalize()}, {comparison.ratio:.2f} x the time" in text
+    assert f"{comparison.verdict.capitalize()}, {comparison.ratio:.3f} x the time" in text
     row = page.locator(".ag-row", has_text=f"4: {comparison.candidate_label}")
     row.locator("[col-id*='Run Name'] button").first.click()
     page.get_by_text("seed 0: ", exact=False).first.wait_for()  # the seed comes first: the rest of the name is cut

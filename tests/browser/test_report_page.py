@@ -154,7 +154,8 @@ def test_hover_shows_a_large_count_without_an_exponent(shared: Any) -> None:
     show_trials(shared)
     script = """() => {
       const chart = document.querySelector("#curves .chart[data-chart$=samples]");
-      const curveNumber = chart.data.findIndex((trace) => trace.uid.startsWith("trial-") && Math.max(...trace.x) >= 1e4);
+      const long = (trace) => trace.uid.startsWith("trial-") && Math.max(...trace.x) >= 1e4;
+      const curveNumber = chart.data.findIndex(long);
       const pointNumber = chart.data[curveNumber].x.findIndex((value) => value >= 1e4);
       Plotly.Fx.hover(chart, [{curveNumber, pointNumber}]);
     }"""

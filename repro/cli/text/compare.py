@@ -16,7 +16,16 @@ from repro.core.markdown import escaped
 from repro.core.redact import Scrubber
 from repro.tables.cell_tables import group_tables, spread_table
 from repro.tables.layout import NOTHING, TextTable, as_markdown, compact
-from repro.tables.verdicts import ALONE, FOOTNOTE, claim_table, comparison_sentence, comparison_table, effect_table
+from repro.tables.text import ratio_texts, trimmed
+from repro.tables.verdicts import (
+    ALONE,
+    FOOTNOTE,
+    claim_table,
+    comparison_sentence,
+    comparison_table,
+    effect_table,
+    ratio_and_span,
+)
 
 if TYPE_CHECKING:
     from repro.audit.audit import Audit
@@ -47,10 +56,6 @@ def print_table(table: TextTable, console: Console, numbered: bool = False) -> N
     console.print(shown)
 
 
-DIGITS = 4
-"""Of ratios."""
-
-
 def print_compared(found: Compared) -> None:
     """Print the cells, the comparisons and their reasons; colours only on a terminal."""
     console = stdout(200)
@@ -65,7 +70,7 @@ def print_compared(found: Compared) -> None:
     leading = not any(item.primary for item in found.comparisons)
     if leading:
         print_effects(found.effects, found.origin, console)
-    print_table(comparison_table(found.comparisons, found.origins, DIGITS), console, numbered=True)
+    print_table(comparison_table(found.comparisons, found.origins), console, numbered=True)
     say(*([FOOTNOTE] if found.comparisons else []))
     short = bool(found.effects) and leading and len(found.comparisons) > FEW
     if short:
@@ -86,7 +91,7 @@ def print_effects(found: Sequence[MainEffect], origin: str, console: Console) ->
     if not found:
         return
     console.lines(f"{HEADING}: ratio of {METRICS[found[0].pooled.metric].noun}")
-    print_table(effect_table(found, origin, DIGITS), console, numbered=True)
+    print_table(effect_table(found, origin), console, numbered=True)
     for number, item in enumerate(found, 1):
         settles = f"; {item.pooled.settles}" if item.pooled.settles else ""
         first, *details = [f"{number}. {item.pooled.spoken}: {item.pooled.because}{settles}",
@@ -100,9 +105,9 @@ def print_effects(found: Sequence[MainEffect], origin: str, console: Console) ->
 def effect_lines(item: MainEffect) -> Iterator[str]:
     """Yield a main effect as one sentence, then what it depends on."""
     pooled = item.pooled
-    size = "" if pooled.ratio is None else f"{pooled.ratio:.3f} x {METRICS[pooled.metric].times} "
-    limits = f"(95 % interval {pooled.interval.low:.3f} to {pooled.interval.high:.3f}, {pooled.n} seeds) " \
-        if pooled.interval else ""
+    ratio, span = ratio_and_span(pooled.ratio, pooled.interval)
+    size = f"{ratio} x {METRICS[pooled.metric].times} " if ratio else ""
+    limits = f"(95 % interval {span}, {pooled.n} seeds) " if span else ""
     yield f"{item.level} against {item.reference} ({pooled.metric}): {pooled.spoken}, {size}{limits}{item.scope}" \
         if size else f"{item.level} against {item.reference} ({pooled.metric}): {pooled.spoken}; {pooled.because}"
     yield from (f"caution: it {other.words}" for other in item.flagged)
@@ -119,23 +124,22 @@ def calibration_text(found: Calibration | None) -> str:
 def _details(item: Comparison) -> list[str]:
     """Return the figures that accompany a ratio: its two factors, the unpaired ratio, P(less), equivalence."""
     found = [item.also] if item.also else []
-    if item.unbiased is not None and item.unbiased.interval is not None:
-        low, high = item.unbiased.interval.low, item.unbiased.interval.high
-        found.append(f"median-unbiased, corrected for the stop: {item.unbiased.value:.3f}, {low:.3f} to {high:.3f}")
+    for words, also in (("median-unbiased, corrected for the stop", item.unbiased),
+                        ("unpaired (Welch on logs)", item.welch if item.paired else None)):
+        if also is not None and also.interval is not None:
+            found.append(f"{words}: {', '.join(ratio_and_span(also.value, also.interval))}")
     if item.levels is not None:
         ours, theirs, unit = item.levels.candidate_p90, item.levels.baseline_p90, METRICS[item.metric].unit
-        p90 = "" if ours is None or theirs is None else f"; P90 {ours:.4g} {unit} against {theirs:.4g} {unit}"
-        found.append(f"ratio of arithmetic means: {item.levels.mean_ratio:.3f}{p90}")
+        p90 = "" if ours is None or theirs is None else \
+            f"; P90 {trimmed(ours, 4)} {unit} against {trimmed(theirs, 4)} {unit}"
+        found.append(f"ratio of arithmetic means: {ratio_texts([item.levels.mean_ratio])[0]}{p90}")
     if item.by_node is not None:
         found.append(item.by_node.words)
     if item.by_load is not None:
         found.append(item.by_load.words)
     if item.split is not None:
-        found.append(f"= samples to the target x {item.split.samples.value:.3f} / samples a second x "
-                     f"{item.split.throughput.value:.3f}")
-    if item.welch is not None and item.welch.interval is not None and item.paired:
-        low, high = item.welch.interval.low, item.welch.interval.high
-        found.append(f"unpaired (Welch on logs): {item.welch.value:.3f}, {low:.3f} to {high:.3f}")
+        samples, speed = (ratio_texts([part.value])[0] for part in (item.split.samples, item.split.throughput))
+        found.append(f"= samples to the target x {samples} / samples a second x {speed}")
     if item.probability_less is not None:
         limits = item.probability_less.interval
         found.append(f"P(candidate < baseline) = {item.probability_less.value:.2f}"
@@ -156,7 +160,7 @@ def _convergences(rows: Sequence[Convergence], short: bool) -> list[str]:
                 "repro compare RUN --json"]
     found = []
     for row in rows:
-        size = "" if row.ratio is None else f", {row.ratio:.3f} x the samples"
+        size = "" if row.ratio is None else f", {ratio_texts([row.ratio])[0]} x the samples"
         found.append(f"convergence of {row.candidate_label} against {row.baseline_label} ({row.workload}, batch "
                      f"{row.global_batch}, {row.precision}): {row.verdict}{size}; {row.because}")
     return found
@@ -237,7 +241,7 @@ def comment(found: Compared, conditions: Sequence[str] = ()) -> str:
                or [item for item in found.comparisons if item.verdict in DECIDED] or found.comparisons)
     lines += [f"- {safe(comparison_sentence(item))}" for item in in_full[:SENTENCES]]
     lines += [f"- {safe(text)}" for text in quality_lines(found.claims)[:ROWS]]
-    ratios = comparison_table(found.comparisons, found.origins, DIGITS).without((ALONE,))
+    ratios = comparison_table(found.comparisons, found.origins).without((ALONE,))
     cells = spread_table(found.summaries, found.origins).without(("CV", "Other ends"))
     lines += [*_table(ratios, safe), *_table(cells, safe)]
     cautions = dict.fromkeys(text for item in found.comparisons for text in item.cautions)

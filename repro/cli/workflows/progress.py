@@ -18,6 +18,7 @@ from repro.suite.kinds.stop import Stop
 from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell
 from repro.suite.quality import Quality
+from repro.tables.text import ratio_texts
 
 Told = Callable[[Mapping[str, Any]], None] | None
 """What is called with each event of a run; None: nothing is."""
@@ -186,8 +187,9 @@ def look_line(look: Look) -> str:
     if look.ratio is None:
         figures = "no ratio"
     else:
-        limits = f" ({look.low:.3f} to {look.high:.3f})" if look.low is not None and look.high is not None else ""
-        figures = f"ratio {look.ratio:.3f}{limits}"
+        ends = (look.low, look.high) if look.low is not None and look.high is not None else ()
+        ratio, *limits = ratio_texts([look.ratio, *ends])
+        figures = f"ratio {ratio}" + (f" ({' to '.join(limits)})" if limits else "")
     tests = [f"{name} {p:.2g} (needs {level:.2g})" for name, p, level in (
         ("p", look.p, look.nominal), ("same p", look.same_p, look.same_nominal)) if p is not None]
     follows = {"settled": f"settled: {look.verdict}", "continues": "continues", "last": "the last look: not settled",

@@ -139,6 +139,26 @@ def test_a_verdict_is_nowhere_shown_without_its_qualifier(tmp_path: Path) -> Non
     assert canvas.axes[0].texts[0].get_text().startswith("faster when it succeeds: deepspeed")
 
 
+def test_a_small_difference_is_rounded_to_none_by_no_format(tmp_path: Path) -> None:
+    def close(trial: Trial) -> Course:
+        quick = trial.choices.engine.kind == "deepspeed"
+        return Course(0.01 * (0.9997 if quick else 1.0) * (1 + 0.00001 * (trial.repeat % 3 if quick else 0)))
+
+    made = make_record(tmp_path / "run", SUITE.replace("processes: [1, 2]", "processes: [2]"), close)
+    found = compare(made.plan, made.results)[0]
+    assert found.verdict == "faster" and found.interval and 0.9995 < found.interval.high < 1
+    end = f"{found.interval.low:.4f} to {found.interval.high:.4f}"
+    told = called("compare", made.folder.root).output
+    assert "unpaired (Welch on logs): 0.9997, " in told and "samples a second x 1.0003" in told
+    assert f"{found.ratio:.4f} x the time (95 % interval {end}, 6 pairs)" in ended_text(
+        _summarize(made, Exit.DONE, "", None))
+    assert written(made, "markdown", tmp_path / "out").count(end) == 3
+    values = {item.name: item.value for item in macros(made, shown_of(made))}
+    assert f"{values['reproLowPrimary']} to {values['reproHighPrimary']}" == end
+    view = cell_view(made, "run", made.cell(found.candidate), [(0, 1)], [found], alive=False, report=False)
+    assert f"{found.ratio:.4f} x the time of ddp (95 % interval {end})" in view.tags["mlflow.note.content"]
+
+
 def test_samples_speed_and_time_stand_side_by_side_with_intervals(record: Record, tmp_path: Path) -> None:
     split = [item for item in compare(record.plan, record.results) if item.split is not None]
     assert split

@@ -158,7 +158,7 @@ def test_a_cell_is_described_by_its_verdict_the_report_and_its_cautions(record: 
     found = [item for item in compare(record.plan, record.results) if item.candidate == cell.cell_id]
     note = cell_note(record, cell, summarize(cell, record.of_cell(cell.cell_id)), found, LINKS)
     first, figures, why, *_ = note.split("\n\n")
-    assert first.startswith(f"{found[0].verdict.capitalize()}, {found[0].ratio:.2f} x the time of ddp, 2 processes "
+    assert first.startswith(f"{found[0].verdict.capitalize()}, {found[0].ratio:.3f} x the time of ddp, 2 processes "
                             "(95 % interval ")
     assert first.endswith(f"), 6 pairs. [Report of all cells]{PLACE}.")
     assert figures.startswith("Median time to the target ") and "6 of 6 reached the target" in figures
