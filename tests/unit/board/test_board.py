@@ -218,6 +218,7 @@ def test_the_first_screen_has_an_answer_for_each_question(site: tuple[Path, str]
     (several,) = [text for text in answers if "two runs" in text]
     assert "fsdp takes" in several and "as long as ddp" in several and several.count("slower") == 2
     assert "2 verified records of 3: 2 slower" in several
+    assert any("Undecided between nesterov True and nesterov False: a ratio of 0." in text for text in answers)
 
 
 def test_the_easiest_of_several_tasks_is_no_least_median(tmp_path: Path) -> None:
