@@ -111,19 +111,27 @@ def _curves(record: Record, part: Shown) -> list[Drawing]:
     drawn = []
     for number, ((workload, metric, target), cells) in enumerate(grouped.items(), 1):
         shown = cells[:LINES]
-        caption = (f"{name(metric)} on {name(workload)} against the wall clock and epochs, one line per trial, "
+        clocks = {"wall_seconds": "wall clock (s)"}
+        # A program may not state its epochs: all are 0 then.
+        if any(point.epochs for cell in shown for item in record.of_cell(cell.cell_id) for point in item.curve):
+            clocks["epochs"] = "epochs"
+        caption = (f"{name(metric)} on {name(workload)} against the wall clock{' and epochs' * (len(clocks) - 1)}, one "
+                   "line per trial, "
                    f"{_counted([len(record.of_cell(cell.cell_id)) for cell in shown])}; the grey line is the target "
                    f"{target:g}. Figures: {_origins(record, shown)}.{left_out(shown, cells, 'cell')}")
         drawn.append(Drawing(
             name="quality" if len(grouped) == 1 else f"quality-{number}", caption=caption,
-            height=3.6 + 0.13 * len(shown), into=partial(_draw_curves, record, shown, metric, target),
+            height=0.6 + 1.5 * len(clocks) + 0.13 * len(shown),
+            into=partial(_draw_curves, record, shown, metric, target, clocks),
         ))
     return drawn
 
 
-def _draw_curves(record: Record, cells: Sequence[Cell], metric: str, target: float, figure: Any) -> None:
-    panes = figure.subplots(2, 1, sharey=True)
-    for pane, (clock, words) in zip(panes, (("wall_seconds", "wall clock (s)"), ("epochs", "epochs")), strict=True):
+def _draw_curves(
+    record: Record, cells: Sequence[Cell], metric: str, target: float, clocks: Mapping[str, str], figure: Any,
+) -> None:
+    panes = figure.subplots(len(clocks), 1, sharey=True, squeeze=False)[:, 0]
+    for pane, (clock, words) in zip(panes, clocks.items(), strict=True):
         pane.axhline(target, color="#888888", linewidth=0.8)
         for index, cell in enumerate(cells):
             for number, item in enumerate(record.of_cell(cell.cell_id)):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from repro.compare.findings import findings
 from repro.core import registry
@@ -50,6 +51,19 @@ def test_every_table_and_figure_is_a_file_that_the_report_inputs(out: Path) -> N
     assert (out / "references.bib").read_text().startswith("@misc{")
     for path in out.rglob("*.tex"):
         assert not re.search(r"resizebox|scriptsize|\\tiny", path.read_text())
+
+
+def test_a_program_that_states_no_epochs_is_drawn_against_the_wall_clock_alone(record: Record) -> None:
+    (known, *_), canvas = figures.figures(record), Figure()
+    known.into(canvas)
+    assert "against the wall clock and epochs, one" in known.caption and len(canvas.axes) == 2
+    unstated = {"epochs": 0.0}
+    results = [item.model_copy(update={"curve": tuple(point.model_copy(update=unstated) for point in item.curve)})
+               for item in record.results]
+    (drawing, *_), canvas = figures.figures(replace(record, results=tuple(results))), Figure()
+    drawing.into(canvas)
+    assert "against the wall clock, one" in drawing.caption and len(canvas.axes) == 1
+    assert canvas.axes[0].get_xlabel() == "wall clock (s)" and drawing.height < known.height
 
 
 def test_macros_are_the_verdicts_of_the_record(record: Record, out: Path) -> None:
