@@ -51,8 +51,9 @@ def check_ledger(
         if not was_set:  # a clock that was set orders nothing
             wash_outs = [item for item in read_starts(folder.ledger) if item.attempt == WASH_OUT]
             found.add_each(LEDGER, wrong_wash_outs(plan, attempts, wash_outs, resumed), "ledger")
-        if not (folder.root / MERGED).is_file():
-            found.add_each(LEDGER, _out_of_order(plan, attempts, was_set), "ledger")
+        merged = (folder.root / MERGED).is_file()  # only its shards still have an order
+        listed = [item for item in attempts if item.shard] if merged else attempts
+        found.add_each(LEDGER, _out_of_order(plan, results, listed, was_set), "ledger")
         found.add_each(LEDGER, other_times(folder, plan, results, attempts, was_set), "ledger")
     named = next((item for item in attempts if item.source), None)
     if named is not None and not (folder.root / MERGED).is_file():
@@ -77,17 +78,29 @@ def _contradicted_results(results: list[Result], attempts: list[Attempt]) -> Ite
                    f"{joined(result.reasons)[:80]!r}")
 
 
-def _out_of_order(plan: Plan, attempts: Sequence[Attempt], clock_was_set: bool) -> Iterator[str]:
+def _out_of_order(
+    plan: Plan, results: Sequence[Result], attempts: Sequence[Attempt], clock_was_set: bool
+) -> Iterator[str]:
     """Find starts that the ledger has in another order than that of time, and first ones in another than the plan's:
-    a pair of which one trial is moved away counts for no time. Each shard of a pool has an order of its own."""
+    a pair of which one trial is moved away counts for no time.
+
+    Each shard of a pool has an order of its own, of the starts that count: a lost block is taken when its turn comes.
+    """
     places = {trial.trial_id: place for place, trial in enumerate(plan.trials())}
-    listed = [item for item in attempts if item.started_ms and not item.shard]
-    for before, item in pairwise(listed):
-        if not clock_was_set and item.started_ms < before.started_ms - ADJUSTED_MS:
-            yield f"{item.trial_id} stands after {before.trial_id}, which started later"
-    for before, item in pairwise(item for item in listed if item.attempt == 1 and item.trial_id in places):
-        if places[item.trial_id] < places[before.trial_id]:
-            yield f"{item.trial_id} stands after {before.trial_id}, before which the plan has it"
+    numbers = {result.trial_id: result.attempt for result in results}
+    by_shard: dict[str, list[Attempt]] = defaultdict(list)
+    for item in attempts:
+        if item.started_ms and (not item.shard or numbers.get(item.trial_id) == item.attempt):
+            by_shard[item.shard].append(item)
+    for shard, listed in by_shard.items():
+        of = f" in shard {shard}" if shard else ""
+        for before, item in pairwise(listed):
+            if not clock_was_set and item.started_ms < before.started_ms - ADJUSTED_MS:
+                yield f"{item.trial_id} stands after {before.trial_id}{of}, which started later"
+        for before, item in pairwise(item for item in listed
+                                     if (shard or item.attempt == 1) and item.trial_id in places):
+            if places[item.trial_id] < places[before.trial_id]:
+                yield f"{item.trial_id} stands after {before.trial_id}{of}, before which the plan has it"
 
 
 def _unknown_trials(plan: Plan, results: list[Result], attempts: list[Attempt]) -> Iterator[str]:

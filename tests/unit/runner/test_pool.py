@@ -22,7 +22,7 @@ from repro.core.machine import detect
 from repro.record.environment.environment import Environment
 from repro.record.folder import shards
 from repro.record.folder.index import seal
-from repro.record.folder.ledger import append_line, read_lines
+from repro.record.folder.ledger import Attempt, Incident, append_line, read_lines
 from repro.record.folder.shards import Shard
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.result.results import Result
@@ -200,6 +200,42 @@ def test_a_lost_lane_runs_its_whole_block_again_and_its_trials_stay_in_the_ledge
     assert {item.attempt for item in record.results if item.repeat in (1, 2)} == {1, 2}
     assert sorted(item.text for item in record.incidents if item.kind == "lane") == [
         "shard 2 ended without the blocks of seeds 1; they run again as a whole",
+def test_a_run_that_a_look_has_ended_is_resumed_without_another_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pooled(tmp_path, SUITE.replace("seeds: 8\n", "") + LOOKS, monkeypatch)
+    before = pool.execute()
+    after = pool.execute()
+    assert before.looks[0].decision == "settled"
+    assert (after.looks, after.results, after.starts) == (before.looks, before.results, before.starts)
+    assert not [item for item in after.incidents if item.kind == "resumed"]
+    damaged = next(item for item in pool.plan.trials() if item.repeat == 3)
+    pool.folder.result(damaged.trial_id).unlink()
+    again = pool.execute()
+    assert len(again.results) == len(before.results) and again.looks[0].decision == "settled", "its block ran again"
+    assert pool.problems() == []
+
+
+def test_a_clock_that_is_set_back_on_a_lane_changes_no_order(pooled: Pooled) -> None:
+    run, plan = pooled.lanes.run, pooled.plan
+
+    def set_back(shard: int) -> None:
+        run(shard)
+        ledger = pooled.folder.shards / str(shard) / "1" / "ledger.jsonl"
+        lines = read_lines(ledger, Attempt)
+        ledger.write_text("".join(
+            item.model_copy(update={"started_ms": item.started_ms - 3.6e6 * (item.trial_id == lines[-1].trial_id)})
+            .model_dump_json() + "\n" for item in lines))
+        append_line(ledger.with_name("incidents.jsonl"), Incident(at_ms=0, kind="clock", text="set back"))
+        seal(RunFolder(ledger.parent))
+
+    pooled.lanes.run = set_back  # type: ignore[method-assign]
+    record = pooled.execute()
+    assert [item.trial_id for item in sorted(record.starts, key=lambda item: item.repeat)] == [
+        item.trial_id for item in plan.trials()]
+    assert pooled.problems() == []
+
+
         "shard 3 ended without the blocks of seeds 2; they run again as a whole"]
     found = compare(record.plan, record.results, execution=record.execution)[0]
     assert (found.verdict, found.left_out) == ("slower", ())
@@ -296,8 +332,8 @@ def test_verify_names_starts_of_an_unknown_shard_and_a_wrong_order(pooled: Poole
     pooled.execute()
     found = changed(pooled, lambda item: item.update(shard="7/7") if item["repeat"] == 0 else None)
     assert "is of the shard '7/7', which lanes.jsonl does not have" in found[0]
-    found = changed(pooled, lambda item: item.update(started_ms=2e12 - float(str(item["started_ms"]))))
-    assert any("did not start in the order of the plan" in text for text in found)
+    found = changed(pooled, lambda item: item.update(started_ms=2e12 - 1e4 * int(places[item["trial_id"]])))
+    assert any("in shard 2/1, which started later" in text for text in found)
 
 
 @pytest.mark.slow
@@ -338,6 +374,7 @@ def test_a_coordinator_that_is_killed_while_it_takes_a_block_finishes_that(
     pooled: Pooled, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
     with monkeypatch.context() as patch:
+    places = {trial.trial_id: place for place, trial in enumerate(pooled.plan.trials())}
         Stop(patch, files, SystemExit)
         with pytest.raises(SystemExit):
             pooled.execute()
