@@ -25,7 +25,7 @@ from repro.record.environment.differences import differences
 from repro.record.environment.environment import Environment
 from repro.record.folder import resume
 from repro.record.folder.index import NAME, file_sha256
-from repro.record.folder.ledger import Look, append_line, latest, read_lines, read_starts
+from repro.record.folder.ledger import Look, append_line, end_of, latest, read_lines, read_starts
 from repro.record.folder.shards import (
     ASSIGNED,
     Assignment,
@@ -121,8 +121,12 @@ class PooledRun:
                 self.folder.append_incident("difference", item.text, difference=item.kind)
             if self.plan.solo:
                 self._run_alone()
-            Blocks(context, self.engine, self.seeds_per_shard, Replays(self.tracking, self.watcher), self.alone
-                   ).run(begun)
+            # As a run without a pool: what a look has ended goes on only for a block that was lost.
+            end = end_of(latest(read_lines(self.folder.looks, Look)))
+            if end is None or any(not self.folder.result(trial.trial_id).is_file() for trial in self.plan.trials()
+                                  if trial.repeat < end):
+                Blocks(context, self.engine, self.seeds_per_shard, Replays(self.tracking, self.watcher), self.alone
+                       ).run(begun)
         return read_record(self.folder.root)
 
     def _run_alone(self) -> None:
