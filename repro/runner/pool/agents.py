@@ -41,6 +41,10 @@ class AgentLanes:
     _starts: Starts = field(default_factory=Starts, init=False)
     _busy: dict[int, tuple[Node, Arrivals]] = field(default_factory=dict, init=False)
     """Shard -> the node that runs it, and its files."""
+    _ran: dict[int, Node] = field(default_factory=dict, init=False)
+    """The same of all shards that were started."""
+    _avoided: list[Node] = field(default_factory=list, init=False)
+    """Nodes that get no shard while others are there."""
     _seen: float = field(init=False)
     """When an agent was there last."""
 
@@ -75,7 +79,7 @@ class AgentLanes:
 
     def start(self, shards: Sequence[int]) -> None:
         for shard, node in zip(shards, self._free(), strict=False):
-            self._busy[shard] = node, Arrivals(self.folder.shards / str(shard))
+            self._ran[shard], self._busy[shard] = node, (node, Arrivals(self.folder.shards / str(shard)))
             root = self.folder.root
             names = [name for name in FROM_POOL if (root / name).is_file()]
             names += [f"code/{name}" for name in files_below(self.folder.code)]
@@ -106,6 +110,15 @@ class AgentLanes:
     def cancelled(self) -> set[int]:
         return set()
 
+    def avoid(self, shard: int) -> bool:
+        node = self._ran.get(shard)
+        if node is None or node.lost or not any(item not in (node, *self._avoided) for item in self._there()):
+            return False
+        if node not in self._avoided:
+            self._avoided.append(node)
+            self.tell(f"lane {node.host} ended shard {shard} before its first trial, and gets no other")
+        return True
+
     def cancel(self) -> None:
         for shard, (node, _) in self._busy.items():
             node.send("stop", {"number": shard})
@@ -118,11 +131,15 @@ class AgentLanes:
         while (node := self._head.join(0.01)) is not None:
             node.send("pool", {"silence_seconds": SILENCE_SECONDS})
             self.tell(f"lane {node.host} has joined")
-        there, now = [node for node in self._head.nodes if not node.lost], time.monotonic()
+        there, now = self._there(), time.monotonic()
         self._seen = now if there else self._seen
         if not self._starts.revive(self._head.started, self.tell) and not there:
             raise TrialError(f"no lane is there: {self._starts.problem}")
         if now - self._seen > JOIN_SECONDS:
             raise TrialError(f"no agent was there for {JOIN_SECONDS:g} s; --resume RUN waits again")
         busy = [node for node, _ in self._busy.values()]
-        return [node for node in there if node not in busy]
+        usable = [node for node in there if node not in self._avoided] or there  # the others have left
+        return [node for node in usable if node not in busy]
+
+    def _there(self) -> list[Node]:
+        return [node for node in self._head.nodes if not node.lost]

@@ -74,6 +74,9 @@ class Engine(Protocol):
     def cancelled(self) -> set[int]:
         """Return the shards that somebody else has cancelled."""
 
+    def avoid(self, shard: int) -> bool:
+        """Give the lane of a shard, which ended before its first trial, no other; return False if it is the last."""
+
     def cancel(self) -> None:
         """End all lanes."""
 
@@ -327,8 +330,8 @@ class Blocks:
         Args:
             told: a loss is a warning, and counts.
         """
-        reason = ""
-        for run in shard_runs(self.context.folder, number):
+        reason, runs = "", shard_runs(self.context.folder, number)
+        for run in runs:
             self.lane_class = self.lane_class or run.record.environment
             if found := differences(self.lane_class, run.record.environment):
                 reason = f"shard {run.name} ran on another class of machine: {found[0].text}"
@@ -347,6 +350,8 @@ class Blocks:
         reason = reason or _last_line(self.engine.said(number))
         self.context.warn("lane", f"shard {number} ended without the blocks of seeds {spans(left)}"
                                   f"{f' ({reason})' if reason else ''}; they run again as a whole")
+        if not any(run.record.starts for run in runs) and self.engine.avoid(number):
+            return  # of another class, say: it would take and lose one block after another
         self.losses.update(left)
         if max(self.losses.values()) >= MOST_LOSSES:
             raise TrialError(f"the block of seed {max(self.losses, key=self.losses.__getitem__)} was lost "

@@ -294,6 +294,9 @@ class SlurmArray:
     def cancelled(self) -> set[int]:
         return self.stopped
 
+    def avoid(self, shard: int) -> bool:
+        return False
+
     def cancel(self) -> None:
         self.ending = True
         if self.unsure:
@@ -379,6 +382,9 @@ class OneMachine:
 
     def cancelled(self) -> set[int]:
         return set()
+
+    def avoid(self, shard: int) -> bool:
+        return False
 
     def cancel(self) -> None:
         for _, child in self._children.values():

@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -19,6 +22,8 @@ from repro.compare import compare
 from repro.core.errors import TrialError
 from repro.core.files import write_model
 from repro.core.machine import detect
+from repro.launchers.nodes.channel import Channel
+from repro.launchers.nodes.head import Node
 from repro.record.environment.environment import Environment
 from repro.record.folder import shards
 from repro.record.folder.index import seal
@@ -27,6 +32,7 @@ from repro.record.folder.shards import Shard
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.result.results import Result
 from repro.runner.context import Options
+from repro.runner.pool.agents import AgentLanes
 from repro.runner.pool.coordinator import PooledRun
 from repro.runner.pool.lane import begin_shard
 from repro.runner.run import Run, prepare
@@ -75,6 +81,7 @@ class Lanes:
     lanes: int = 3
     lost: Callable[[int], int | None] = lambda shard: None
     """Shard -> trials after which its lane is lost; None: it is not."""
+    avoids: bool = False
     period_seconds: float = 0.0
     waiting: list[int] = field(default_factory=list)
     started: list[int] = field(default_factory=list)
@@ -102,6 +109,9 @@ class Lanes:
 
     def cancelled(self) -> set[int]:
         return set()
+
+    def avoid(self, shard: int) -> bool:
+        return self.avoids
 
     def cancel(self) -> None:
         self.waiting.clear()
@@ -190,16 +200,6 @@ def test_blocks_enter_the_record_in_the_order_of_seeds_before_each_look(
     assert pool.problems() == []
 
 
-def test_a_lost_lane_runs_its_whole_block_again_and_its_trials_stay_in_the_ledger(pooled: Pooled) -> None:
-    pooled.lanes.lost = {2: 1, 3: 0}.get
-    record = pooled.execute()
-    lost = [item for item in record.attempts if item.shard in ("2/1", "3/1")]
-    assert [item.status for item in sorted(lost, key=lambda item: item.shard)] == ["lost", "started", "started"]
-    again = {item.repeat: item.shard for item in record.attempts if item.repeat in (1, 2) and item.status == "ok"}
-    assert len(again) == 2 and not {"2/1", "3/1"} & set(again.values())
-    assert {item.attempt for item in record.results if item.repeat in (1, 2)} == {1, 2}
-    assert sorted(item.text for item in record.incidents if item.kind == "lane") == [
-        "shard 2 ended without the blocks of seeds 1; they run again as a whole",
 def test_a_run_that_a_look_has_ended_is_resumed_without_another_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +236,16 @@ def test_a_clock_that_is_set_back_on_a_lane_changes_no_order(pooled: Pooled) -> 
     assert pooled.problems() == []
 
 
+def test_a_lost_lane_runs_its_whole_block_again_and_its_trials_stay_in_the_ledger(pooled: Pooled) -> None:
+    pooled.lanes.lost = {2: 1, 3: 0}.get
+    record = pooled.execute()
+    lost = [item for item in record.attempts if item.shard in ("2/1", "3/1")]
+    assert [item.status for item in sorted(lost, key=lambda item: item.shard)] == ["lost", "started", "started"]
+    again = {item.repeat: item.shard for item in record.attempts if item.repeat in (1, 2) and item.status == "ok"}
+    assert len(again) == 2 and not {"2/1", "3/1"} & set(again.values())
+    assert {item.attempt for item in record.results if item.repeat in (1, 2)} == {1, 2}
+    assert sorted(item.text for item in record.incidents if item.kind == "lane") == [
+        "shard 2 ended without the blocks of seeds 1; they run again as a whole",
         "shard 3 ended without the blocks of seeds 2; they run again as a whole"]
     found = compare(record.plan, record.results, execution=record.execution)[0]
     assert (found.verdict, found.left_out) == ("slower", ())
@@ -255,6 +265,40 @@ def test_a_block_that_is_always_lost_ends_the_run_and_its_starts_are_in_the_ledg
     record = pooled.execute()
     assert len(record.results) == len(plan.order) and pooled.problems() == []
     assert sorted(item.attempt for item in record.results if item.repeat == 2) == [4, 4]
+
+
+def test_an_agent_that_ends_shards_before_their_first_trial_gets_no_other(
+    pooled: Pooled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A computer of another class refuses each shard at once, so it would take one after another."""
+    monkeypatch.setenv("REPRO_SECRET", "0123456789abcdef")
+    monkeypatch.setenv("REPRO_LISTEN", "127.0.0.1:0")
+    with closing(AgentLanes(pooled.folder, 2, (), pooled.watcher.stage)) as lanes:
+        good, other = (Node(cast(Channel, MagicMock()), host, 1, {}) for host in ("good", "other"))
+        lanes._head.nodes = [other, good]
+        lanes._ran = {1: other, 2: good}
+        assert lanes.room() == 2 and lanes.avoid(1)
+        assert lanes._free() == [good]
+        assert not lanes.avoid(2), "the last one: its losses count"
+        good.leave("gone")
+        assert lanes._free() == [other]
+
+
+def test_a_block_that_an_avoided_lane_has_refused_is_not_lost(
+    pooled: Pooled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, refused = pooled.lanes.run, list[int]()
+
+    def refusing(shard: int) -> None:
+        if shard > 3 and len(refused) < 4:
+            refused.append(shard)
+        else:
+            run(shard)
+
+    monkeypatch.setattr(pooled.lanes, "run", refusing)
+    pooled.lanes.lanes, pooled.lanes.avoids = 1, True
+    record = pooled.execute()
+    assert len(refused) == 4 and len(record.results) == 16
 
 
 def test_a_coordinator_that_was_killed_is_resumed(pooled: Pooled) -> None:
@@ -330,6 +374,7 @@ def test_verify_names_a_block_that_is_divided_and_comparisons_leave_it_out(poole
 @pytest.mark.slow
 def test_verify_names_starts_of_an_unknown_shard_and_a_wrong_order(pooled: Pooled) -> None:
     pooled.execute()
+    places = {trial.trial_id: place for place, trial in enumerate(pooled.plan.trials())}
     found = changed(pooled, lambda item: item.update(shard="7/7") if item["repeat"] == 0 else None)
     assert "is of the shard '7/7', which lanes.jsonl does not have" in found[0]
     found = changed(pooled, lambda item: item.update(started_ms=2e12 - 1e4 * int(places[item["trial_id"]])))
@@ -374,7 +419,6 @@ def test_a_coordinator_that_is_killed_while_it_takes_a_block_finishes_that(
     pooled: Pooled, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
     with monkeypatch.context() as patch:
-    places = {trial.trial_id: place for place, trial in enumerate(pooled.plan.trials())}
         Stop(patch, files, SystemExit)
         with pytest.raises(SystemExit):
             pooled.execute()
