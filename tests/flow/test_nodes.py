@@ -402,16 +402,18 @@ def test_bad_hosts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.fixture
-def allocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def allocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
     """Return a file of hosts as schedulers write it: a line for each slot."""
+    own_name = socket.gethostname().partition(".")[0] + getattr(request, "param", "")
     for name in ("REPRO_HOSTS", "REPRO_SSH"):
         monkeypatch.delenv(name, raising=False)
     file = tmp_path / "hosts"
-    file.write_text(f"{socket.gethostname()}\n" * 2 + "node1\nnode1\nnode2\nnode2\n")
+    file.write_text(f"{own_name}\n" * 2 + "node1\nnode1\nnode2\nnode2\n")
     monkeypatch.setattr(host_lists, "_own_address", own)
     return file
 
 
+@pytest.mark.parametrize("allocation", ["", ".cluster.example"], indirect=True, ids=["short", "with_domain"])
 @pytest.mark.parametrize(("variable", "starter"), [("PBS_NODEFILE", "ssh"), ("LSB_DJOB_HOSTFILE", "blaunch")])
 def test_an_allocation_names_the_hosts(
     allocation: Path, monkeypatch: pytest.MonkeyPatch, variable: str, starter: str

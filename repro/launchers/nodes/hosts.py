@@ -143,13 +143,13 @@ def find(wanted: int) -> Hosts | None:
 
 def _from_file(path: str, source: str) -> Sequence[str]:
     """Return the hosts of a file but this one: the first word of each line (what follows are slots), no comments."""
-    own = {socket.gethostname(), socket.gethostname().partition(".")[0], socket.getfqdn()}
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{source}: {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     found = [words[0] for line in lines if (words := line.partition("#")[0].split())]
-    return [host for host in found if host not in own]
+    own = socket.gethostname().partition(".")[0]  # schedulers write names with or without a domain
+    return [host for host in found if host.partition(".")[0] != own]
 
 
 def _own_address(host: str, source: str) -> str:
