@@ -118,6 +118,8 @@ def declared_pool(pool: Pool, plan: Plan, options: Sequence[str], flags: Sequenc
     if pool.kind == "agents" and plan.base:
         raise UsageError("--pool agents: the folder of the suite, in which its programs run, is not on the agents' "
                          "computers; use kind slurm, with a folder that all nodes share")
+    if pool.kind in ("gpus", "cores") and "--energy" in flags:
+        raise UsageError(f"--energy: is that of a whole computer, which lanes of kind {pool.kind} share; leave it out")
     launchers = [cell.choices.launcher.plugin for cell in plan.cells]
     if pool.kind == "agents" and any(isinstance(item, Torchrun) and item.nodes > 1 for item in launchers):
         raise UsageError("--pool agents: a lane is one computer, and trials of this suite take several; use launcher "

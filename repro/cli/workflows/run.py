@@ -53,6 +53,7 @@ from repro.runner.run import (
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
 from repro.runner.tracking_store import first_words
+from repro.seams.launching import Launcher
 from repro.suite.file import SuiteFile
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.planning.cell import Cell
@@ -271,10 +272,23 @@ def consented(root: Path, allowed: Sequence[str], code: str | None) -> Plan:
 def _check_options(plan: Plan, options: Options) -> None:
     """Check options before anything is written."""
     if options.energy:
-        EnergyMeter.needed()
+        require_energy(plan)
     if options.budget_seconds is not None and not plan.design.looks:
         raise UsageError("--budget ends a sequential run at a look; a fixed number of pairs has none: add "
                          "--until-settled")
+
+
+def require_energy(plan: Plan) -> None:
+    """Check that the energy of trials can be measured.
+
+    Raises:
+        UsageError: CodeCarbon is not installed, or trials take computers that it does not see.
+    """
+    EnergyMeter.needed()
+    launchers = [(cell.choices.launcher.get(Launcher), cell.choices.ranks) for cell in plan.cells]
+    if any(item.origin == "measured" and item.nodes_of(ranks) > 1 for item, ranks in launchers):
+        raise UsageError("--energy: is that of this computer alone, and trials of this suite take several; leave it "
+                         "out")
 
 
 def messages(
@@ -449,6 +463,8 @@ def submitted(
     Raises:
         UsageError: Slurm refuses, or `options` are given to a plan that needs no job.
     """
+    if "--energy" in flags:
+        require_energy(plan)
     place = out or dated(plan.suite.suite)
     first = [*_before_options(arguments), *([] if out else ["--out", str(place)])]
     return _submit(plan, options, first, ["run", "--resume", str(place), *flags], place)

@@ -14,6 +14,7 @@ from repro.compare.findings import findings
 from repro.core.errors import UsageError
 from repro.core.files import write_model
 from repro.record.folder.store import Record, read_record
+from repro.runner import energy_meter
 from repro.suite.planning.plan import solo_seeds
 from repro.tables.tables import table
 from tests.in_process import called, refusal, succeeded
@@ -150,6 +151,19 @@ def test_solo_is_planned_and_refused_where_it_cannot_run(tmp_path: Path) -> None
     for solo, said in ((9, "fewer than 9 blocks"), (4, "greater than or equal to 5")):
         assert said in refusal("plan", tmp_path / "s.yaml", "--pool", f"{{kind: agents, lanes: 2, solo: {solo}}}",
                                kind=UsageError)
+
+
+@pytest.mark.parametrize(("options", "why"), [
+    (("--pool", "{kind: cores, lanes: 2}"), "of a whole computer, which lanes of kind cores share"),
+    (("-o", "launcher={kind: torchrun, nodes: 2}", "-o", "processes=2"), "of this computer alone, and trials of this")])
+def test_energy_is_refused_where_its_figure_would_be_of_other_computers(
+    options: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(energy_meter, "find_spec", lambda name: object())
+    (tmp_path / "s.yaml").write_text(SUITE)
+    assert why in refusal("run", tmp_path / "s.yaml", "--energy", "--no-mlflow", "--out", tmp_path / "run", *options,
+                          kind=UsageError)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
