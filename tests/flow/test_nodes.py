@@ -26,6 +26,7 @@ from repro.launchers.nodes.head import identity
 from repro.launchers.nodes.hosts import key_of
 from repro.launchers.torchrun import Torchrun
 from repro.record.folder.store import Record, read_record
+from repro.seams.launching import LaunchRequest
 from tests.commands import ROOT, environment, free_port
 from tests.plans import suite
 from tests.waiting import until
@@ -207,6 +208,35 @@ def test_links_are_measured_again_with_a_new_node_only(nodes: Nodes, monkeypatch
         launcher.gather()
         assert [link["sender"] for link in launcher.links] == [0, 1, 2]
         assert [new == old for new, old in zip(launcher.links, before, strict=True)] == [False, False, True]
+    finally:
+        launcher.close()
+
+
+@pytest.mark.slow
+def test_what_ranks_have_printed_stays_when_their_node_is_replaced(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Starts of one trial print into the same files; a new agent has none of them."""
+    for name in ("REPRO_SECRET", "REPRO_LISTEN"):
+        monkeypatch.setenv(name, nodes.variables[name])
+    launcher = Torchrun(nodes=2, join_seconds=60, silence_seconds=5)
+    agent = nodes.agent()
+    launcher.open([], "cpu")
+
+    def printed(number: int) -> list[str]:
+        folder = nodes.folder / "run" / "trial"
+        found = launcher.launch(LaunchRequest("builtins:print", {"start": number}, 2, "cpu", folder, 60.0,
+                                              root=nodes.folder / "run"))
+        assert found.ok, found.failure_text()
+        return re.findall(r"'start': (\d)", (folder / "rank1.log").read_text())
+
+    try:
+        assert printed(1) == ["1"]
+        agent.kill()
+        until(lambda: launcher._head is not None and any(node.lost for node in launcher._head.nodes))
+        nodes.agent()
+        assert printed(2) == ["1", "2"]
+        assert printed(3) == ["1", "2", "3"]
     finally:
         launcher.close()
 

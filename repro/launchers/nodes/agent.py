@@ -26,7 +26,7 @@ from repro.launchers.nodes.channel import (
     file_state,
     send_files,
 )
-from repro.launchers.nodes.head import identity
+from repro.launchers.nodes.head import LOGS, identity
 from repro.launchers.processes import fork_server, hang
 from repro.launchers.processes.fork_server import WarmServer
 from repro.launchers.processes.node_launch import NodeEnd, NodeLaunch, interface_of
@@ -216,6 +216,8 @@ class _Session:
         root = Path(launch.root) if launch.probe else self._root
         self._folder = root / launch.folder
         self._folder.mkdir(parents=True, exist_ok=True)
+        for log in self._folder.glob(LOGS) if not launch.probe else ():
+            log.unlink()  # of an earlier launch; the run has them, and adds those of this one
         before = file_state(self._folder)
         self._stop.clear()
         self._launch = launch

@@ -242,7 +242,12 @@ def files_below(root: Path) -> list[str]:
 class Arrivals:
     """Files that come from another node, written below a folder of this one."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, added: str = "") -> None:
+        """
+        Args:
+            added: pattern of files whose content is added to what is there; others are replaced.
+        """
+        self._added = added
         self._root, self._name, self._sha256, self._size = root, "", "", 0
         self._data = bytearray()
 
@@ -264,5 +269,5 @@ class Arrivals:
             raise LinkLost(f"file {self._name!r} is damaged, or leads out of its folder")
         target = self._root / inside
         target.parent.mkdir(parents=True, exist_ok=True)
-        with door.open_plain(target, "wb") as stream:
+        with door.open_plain(target, "ab" if self._added and inside.match(self._added) else "wb") as stream:
             stream.write(self._data)

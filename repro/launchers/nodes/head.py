@@ -300,6 +300,8 @@ class Head:
                 node.send("beat", {"sent": time.monotonic_ns()})
 
 
+LOGS = "rank*.log"
+"""What ranks print, by name: attempts of one trial print into the same file, also on a node that is new."""
 LAST_WORDS_SECONDS = 30.0
 """Longest silence of a node between the end here and its own."""
 
@@ -312,7 +314,7 @@ class NodeWatch(Deadline):
     def __init__(self, request: LaunchRequest, nodes: Sequence[Node], number: int) -> None:
         super().__init__(request)
         self._nodes, self._number = nodes, number
-        self._arrivals = {node.number: Arrivals(request.folder) for node in nodes}
+        self._arrivals = {node.number: Arrivals(request.folder, LOGS) for node in nodes}
         self._ended: dict[int, Message] = {}
         """Last message of each node whose ranks have ended."""
 
