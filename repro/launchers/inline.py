@@ -118,6 +118,7 @@ def _environment(request: LaunchRequest) -> Iterator[None]:
         "LOCAL_WORLD_SIZE": str(request.processes),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # of a torchrun around this process: its store is not ours
     }
     before = dict(os.environ)
     os.environ.update({**ours, **request.environment})

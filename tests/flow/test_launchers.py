@@ -362,7 +362,9 @@ def test_inline_runs_here_and_puts_the_environment_back(tmp_path: Path) -> None:
     assert (tmp_path / "rank0.log").read_text() == "printed by rank 0\n"
 
 
-def test_inline_can_form_a_group_of_one(tmp_path: Path) -> None:
+def test_inline_can_form_a_group_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a process that torchrun has started, whose store is another one's."""
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     outcome = _inline(tmp_path, all_reduce)
     assert outcome.ok, outcome
     assert (tmp_path / "rank0.log").read_text().endswith("sum 1.0\n")
