@@ -342,6 +342,8 @@ class RunSession:
                 seal_again(self._folder)  # the signal may have interrupted the sealing
             except OutputError as error:
                 problem = problem or error
+        if problem is not None and interrupt is None and self._folder.has_trials:
+            self._watcher.stage(f"{self._messages.kept}; {self._messages.next_step}")
         return Execution(record, interrupt, problem)
 
 

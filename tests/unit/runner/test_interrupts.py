@@ -323,7 +323,7 @@ def test_an_interrupted_calibration_keeps_completed_trials_and_no_null(
 
 
 def test_an_index_that_cannot_be_written_costs_no_report(
-    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(folder: Any) -> None:
         raise OutputError("sha256sums.txt: cannot be written: No space left on device")
@@ -332,6 +332,7 @@ def test_an_index_that_cannot_be_written_costs_no_report(
     with pytest.raises(OutputError, match="No space left"):
         begin()
     assert (tmp_path / "run" / "report" / "report.html").is_file()
+    assert f"run --resume {tmp_path / 'run'}" in "".join(capsys.readouterr().err.split("\n")), "how to go on"
 
 
 def test_a_full_disk_costs_the_report_and_no_verdict(
