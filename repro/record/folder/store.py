@@ -134,7 +134,7 @@ class RunFolder:
             if root.exists() and (not root.is_dir() or any(root.iterdir())):
                 raise OutputError(f"{root}: exists and is not an empty folder; give another --out")
             folder = cls(root)
-            folder.trials.mkdir(parents=True, exist_ok=True)
+            folder.trials.mkdir(parents=True)  # of two runs that begin here at once one gets the folder
         except OSError as error:
             raise OutputError(f"{root}: cannot be written: {error.strerror}; give another --out") from error
         return folder

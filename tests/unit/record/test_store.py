@@ -39,6 +39,17 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
         RunFolder.create(tmp_path / "file" / "run")
 
 
+def test_of_two_runs_that_begin_in_a_folder_at_once_one_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As tasks of a job array that have one --out: the other, refused by the lock, removed the folder of the first."""
+    RunFolder.create(tmp_path / "run")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Path, "exists", lambda _: False)  # it has looked before
+        with pytest.raises(OutputError, match="cannot be written: File exists; give another --out"):
+            RunFolder.create(tmp_path / "run")
+
+
 @pytest.mark.skipif(ROOT_MAY_ALL, reason="root may write everywhere")
 def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
