@@ -10,7 +10,14 @@ from typing import Any
 from repro.launchers.nodes.slurm_job import allocation, in_job
 from repro.record.environment.differences import SHOWN
 from repro.record.environment.environment import Environment
-from repro.record.environment.nodes import Nodes, node_differences, shared_nodes, slow_links, unfit_nodes
+from repro.record.environment.nodes import (
+    Nodes,
+    node_differences,
+    one_computer,
+    shared_nodes,
+    slow_links,
+    unfit_nodes,
+)
 from repro.record.folder.ledger import append_line
 from repro.runner.context import RunContext
 from repro.runner.launching import Launchers
@@ -78,5 +85,5 @@ class NodeHistory:
 
     def _warn(self, found: Nodes) -> None:
         for text in (*node_differences(self.environment, found.nodes), *unfit_nodes(found.nodes),
-                     *slow_links(found.links), *shared_nodes(found.allocation)):
+                     *one_computer(found.names()), *slow_links(found.links), *shared_nodes(found.allocation)):
             self.context.warn("nodes", text)

@@ -10,7 +10,7 @@ from repro.core.files import LATEST_MS
 from repro.core.frozen import Frozen
 from repro.record.environment.differences import differences
 from repro.record.environment.environment import Environment
-from repro.record.environment.placement import Placement
+from repro.record.environment.placement import Placement, host_of
 
 WALL_SECONDS = 5.0
 
@@ -100,6 +100,18 @@ def unfit_nodes(nodes: Iterable[NodeRecord]) -> Iterator[str]:
         if abs(item.wall_offset_ns) > WALL_SECONDS * 1e9 + (item.clock_bound_ns or 0):
             yield (f"node {item.node} ({item.host}): its wall clock is {item.wall_offset_ns / 1e9:+.0f} s against node "
                    "0's: dates in its logs are off, durations are not; set it by NTP")
+
+
+def one_computer(names: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for every node on a computer of an earlier one.
+
+    Args:
+        names: of the places of all nodes.
+    """
+    hosts = [host_of(name) for name in names]
+    for number, host in enumerate(hosts):
+        if (first := hosts.index(host)) < number:
+            yield f"nodes {first} and {number} are both on {host}: no network is between them, and they may share cores"
 
 
 def slow_links(found: Sequence[Link]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from repro.record.environment.nodes import (
     NodeRecord,
     Nodes,
     node_differences,
+    one_computer,
     shared_nodes,
     slow_links,
     unfit_nodes,
@@ -79,3 +80,10 @@ def test_no_line_needs_a_value_that_may_be_unknown() -> None:
             assert not [name for name, field in item.model_fields.items()
                         if field.is_required() and NoneType in get_args(field.annotation)], item
     assert {Environment, Link, Allocation} <= seen
+
+
+def test_nodes_on_one_computer_are_named() -> None:
+    names = ["alpha, cores 0-3", "beta, cores 0-3", "alpha, cores 4-7"]
+    assert list(one_computer(names)) == [
+        "nodes 0 and 2 are both on alpha: no network is between them, and they may share cores"]
+    assert list(one_computer(names[:2])) == []
