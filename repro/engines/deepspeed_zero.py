@@ -15,7 +15,7 @@ from repro.core.random_streams import Streams
 from repro.engines.torch_engines import started_group
 from repro.engines.zero.config import deepspeed_config, misplaced_keys
 from repro.seams.plugin import SAFE, TORCH_OPTIONS, Setting
-from repro.seams.training import Engine, Job, Optimizer, Session, TrainingParts
+from repro.seams.training import Engine, Job, Optimizer, Precision, Session, TrainingParts
 from repro.suite.field_problem import FieldProblem
 
 
@@ -103,8 +103,7 @@ class DeepSpeedZero(Engine):
                     "install CUDA's toolkit and `pip install ninja`, or use hpz alone")
         return None
 
-    @property
-    def rounds_what_it_sends(self) -> bool:
+    def rounds_otherwise(self, precision: Precision) -> bool:
         return self.quantized != "none"
 
     def ungated(self, processes: int, optimizer: Optimizer) -> str:

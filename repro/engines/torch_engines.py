@@ -11,7 +11,7 @@ from pydantic import Field
 from repro.core import devices, registry
 from repro.core.random_streams import Streams
 from repro.seams.plugin import TORCH_OPTIONS, Setting, TextOption
-from repro.seams.training import Comm, Engine, Job, LayerShape, Session, TrainingParts
+from repro.seams.training import Comm, Engine, Job, LayerShape, Precision, Session, TrainingParts
 
 PRELOAD = ("torch", "torch._dynamo")
 BUCKET_MIB = 25.0
@@ -115,6 +115,10 @@ class Ddp(TorchEngine):
             return ""
         told: str = registry.part("sufficient factors", "remark")(self, layers, samples, processes, comm)
         return told
+
+    def rounds_otherwise(self, precision: Precision) -> bool:
+        # The product of factors is float32; autocast rounds a gradient to its type.
+        return self.sufficient_factors != "none" and precision.autocast is not None
 
     def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
         from repro.engines.plain.ddp_session import DdpSession

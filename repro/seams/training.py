@@ -413,9 +413,9 @@ class Engine(Plugin):
         """
         return ""
 
-    @property
-    def rounds_what_it_sends(self) -> bool:
-        """Weights or gradients travel in fewer bits than they are held in, beyond the declared compression."""
+    def rounds_otherwise(self, precision: Precision) -> bool:
+        """Return whether gradients are rounded otherwise than a plain loop's: they travel in fewer bits than they are
+        held in, beyond the declared compression, or are products of another type."""
         return False
 
     def remark(self, layers: Sequence[LayerShape] | None, samples: int, processes: int, comm: Comm) -> str:

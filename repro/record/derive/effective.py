@@ -170,7 +170,7 @@ def find_other_steps(choices: TrainingConfig, again: StepsAgain | None) -> Seque
     precision = choices.precision.get(Precision)
     narrow = (precision.weights != "float32" or precision.tf32 or choices.compression != "none"
               or precision.autocast == "float16" or (precision.autocast and choices.device != "cpu")
-              or choices.engine.get(Engine).rounds_what_it_sends)
+              or choices.engine.get(Engine).rounds_otherwise(precision))
     rounding = max(STEP_TOLERANCE, choices.optimizer.get(Optimizer).rounding)
     # Of kept steps it is not looked for; what differs in them mostly does so afterwards, too.
     place = next((step.place for step in again.steps if step.place), None)

@@ -16,7 +16,9 @@ import torch
 
 from repro.comm.algorithms.backend import Backend
 from repro.core.random_streams import Streams
+from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.precisions import Bf16Autocast, Fp16Autocast, Fp32
+from repro.engines.torch_engines import Ddp
 from repro.optimizers.rules import Adam, AdamW, Sgd
 from repro.record.derive.effective import find_contradictions, find_other_steps
 from repro.record.log.facts import Apart, LedgerNote, RankLedger, ScoreAgain, StepAgain, StepsAgain, WeightsAt
@@ -674,7 +676,7 @@ def judged(apart: float, ratio: float = 1.0, what: Any = "gradient", **changes: 
         precision=SimpleNamespace(get=lambda _: changes.get("precision", Fp32())), device=changes.get("device", "cpu"),
         compression=changes.get("compression", "none"), processes=4, batch=SimpleNamespace(accumulation=2),
         optimizer=SimpleNamespace(get=lambda _: Sgd(lr=0.1)),
-        engine=SimpleNamespace(get=lambda _: SimpleNamespace(rounds_what_it_sends=changes.get("rounds", False))),
+        engine=SimpleNamespace(get=lambda _: changes.get("engine", Ddp())),
         workload=SimpleNamespace(get=lambda _: SimpleNamespace(ranges={"top1": (0.0, 1.0)})))
     name = "" if what == "loss" else "0.weight"
     named = {key: changes[key] for key in ("like", "shares", "until", "differing", "differ") if key in changes}
@@ -687,10 +689,13 @@ def judged(apart: float, ratio: float = 1.0, what: Any = "gradient", **changes: 
 def test_rounding_is_no_other_step_and_nothing_is_judged_without_one() -> None:
     choices: Any = SimpleNamespace(precision=SimpleNamespace(get=lambda _: Fp32()), compression="none", device="cpu",
                                    optimizer=SimpleNamespace(get=lambda _: Sgd(lr=0.1)),
-                                   engine=SimpleNamespace(get=lambda _: SimpleNamespace(rounds_what_it_sends=False)))
+                                   engine=SimpleNamespace(get=lambda _: Ddp()))
     assert judged(6e-8) == judged(0.004, compression="bf16") == judged(6e-8, precision=Bf16Autocast()) == []
     assert judged(0.002, precision=Bf16Autocast(), device="cuda") == [], "another kernel of the device"
-    assert judged(0.002, rounds=True) == [], "ZeRO++ sends 8 or 4 bits"
+    assert judged(0.002, engine=DeepSpeedZero(stage=3, quantized="weights")) == [], "ZeRO++ sends 8 or 4 bits"
+    factors = Ddp(sufficient_factors="all")
+    assert judged(0.0015, engine=factors, precision=Bf16Autocast()) == [], "their product is not rounded to bfloat16"
+    assert judged(0.0015, engine=factors) != [], "in float32 it is the usual one"
     assert judged(0.002, what="update", compression="bf16") != [], "an update is made in float32"
     assert find_other_steps(choices, None) == find_other_steps(choices, StepsAgain(problem="x")) == []
 
