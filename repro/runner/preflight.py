@@ -77,6 +77,7 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
     launchers = [cell.choices.launcher.get(Launcher) for cell in plan.cells]
     several = any(item.origin == "measured" and (item.node_count or 1) > 1 for item in launchers)
     now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan, folder.root), several)
+    now = now.model_copy(update={"settings": {**now.settings, **found_commands(plan)}})
     if plan.uses_gpus and not folder.environment.is_file():
         now = now.model_copy(update={"tried": measure()})
     load = max(now.high_load or 0.0, load_now(0.5)) if options.strict else None
@@ -134,6 +135,16 @@ def missing_commands(plan: Plan, folder: RunFolder) -> list[str]:
             if cell.choices.evaluation.reader == "tensorboard" and find_spec("tensorboard") is None:
                 found.append(f"evaluation.reader: {NO_TENSORBOARD}")
     return list(dict.fromkeys(found))
+
+
+def found_commands(plan: Plan) -> dict[str, str]:
+    """Return `command NAME` -> hash of its path, for each command of a program that is looked for on PATH: another PATH
+    may find another `python`, with other packages.
+    """
+    programs = [cell.choices.engine for cell in plan.cells if isinstance(cell.choices, ProgramConfig)]
+    paths = {item.run[0]: shutil.which(item.run[0], path=item.environment.get("PATH", os.environ.get("PATH")))
+             for item in programs if "/" not in item.run[0]}
+    return {f"command {name}": environment.hashed(path) for name, path in paths.items() if path}
 
 
 def data_sets(plan: Plan) -> Iterator[DataSet]:

@@ -212,11 +212,12 @@ def settings(environment: Mapping[str, str]) -> dict[str, str]:
     hidden = Scrubber(secrets(environment))
     found = {name: hidden.masked(value) for name, value in sorted(environment.items())
              if ALLOWED.match(name) and not SECRET.search(name)}
-    return {name: _hashed(value) if name.startswith("NCCL_") and not NCCL.match(name) else value
+    return {name: hashed(value) if name.startswith("NCCL_") and not NCCL.match(name) else value
             for name, value in found.items()}
 
 
-def _hashed(value: str) -> str:
+def hashed(value: str) -> str:
+    """Return a hash that shows only that two values differ."""
     return f"sha256:{hashlib.sha256(value.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
 
 

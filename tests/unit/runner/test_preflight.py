@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from repro.core.errors import UsageError
+from repro.core.files import write_model
 from repro.core.machine import Machine
 from repro.program.file_readers import NO_TENSORBOARD
 from repro.record.folder.store import RunFolder
 from repro.runner import machine_watch, preflight
+from repro.runner.context import Options
 from repro.runner.machine_watch import MachineWatch
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
@@ -174,3 +178,27 @@ trial:
     for spec, found in ((None, [f"evaluation.reader: {NO_TENSORBOARD}"]), (object(), [])):
         monkeypatch.setattr(preflight, "find_spec", lambda name, spec=spec: spec)
         assert preflight.missing_commands(plan, RunFolder(tmp_path / "run")) == found
+
+
+def test_another_command_of_a_program_on_path_is_not_resumed_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with another virtual environment, whose packages the harness does not see."""
+    (tmp_path / "train.py").write_text("")
+    plan = planned(tmp_path, """\
+suite: mine
+trial:
+  engine: {kind: program, run: [python, train.py]}
+  evaluation: {pattern: 'loss (?P<value>\\S+)', metric: loss, direction: lower}
+  stop: {target: 1.5}
+""")
+    folder, machine = RunFolder(tmp_path), Machine("cpu", 0, 4)
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "python").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(tmp_path / "one"), prepend=os.pathsep)
+    write_model(folder.environment, preflight.check(plan, machine, folder, Options()).environment)
+    assert preflight.check(plan, machine, folder, Options()).differences == ()
+    monkeypatch.setenv("PATH", str(tmp_path / "other"), prepend=os.pathsep)
+    with pytest.raises(UsageError, match=r"setting command python sha256:\w+, now sha256:"):
+        preflight.check(plan, machine, folder, Options())
