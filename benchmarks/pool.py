@@ -20,7 +20,7 @@ from repro.core.frozen import Frozen
 from repro.core.machine import Machine
 from repro.record.folder.store import RunFolder
 from repro.runner.context import Options, RunContext
-from repro.runner.pool.coordinator import Blocks
+from repro.runner.pool.coordinator import Blocks, Engine
 from repro.runner.pool.lane import begin_shard
 from repro.runner.run import Run, prepare
 from repro.runner.tracking import Replays, Tracker
@@ -75,7 +75,7 @@ class PoolCost(Frozen):
 
 
 @dataclass(slots=True)
-class Simulated:
+class Simulated(Engine):
     """An engine of a pool."""
 
     plan: Plan
@@ -101,15 +101,10 @@ class Simulated:
         self.spent += time.process_time() - begun
         return set(self._waiting)
 
-    def cancelled(self) -> set[int]:
-        return set()
-
     def cancel(self) -> None: ...
 
     def said(self, shard: int) -> Path:
         return self.folder.shards / str(shard) / "output.log"
-
-    def close(self) -> None: ...
 
 
 def _of_children() -> float:

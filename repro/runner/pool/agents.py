@@ -20,6 +20,7 @@ from repro.launchers.nodes.head import Head, Node
 from repro.launchers.nodes.hosts import Starts, key_of, listen, read_secret
 from repro.record.folder.shards import ASSIGNED
 from repro.record.folder.store import RunFolder
+from repro.runner.pool.coordinator import Engine
 
 SILENCE_SECONDS = 15.0
 JOIN_SECONDS = 300.0
@@ -28,7 +29,7 @@ FROM_POOL = ("plan.json", "suite.yaml", "environment.json", "parity.json", "solo
 
 
 @dataclass(slots=True)
-class AgentLanes:
+class AgentLanes(Engine):
     """One lane for each agent, up to the declared number; agents may join and leave at any time."""
 
     folder: RunFolder
@@ -106,9 +107,6 @@ class AgentLanes:
                 del self._busy[shard]
                 write_text(self.said(shard), f"{node.host} was lost: {node.lost}\n")
         return set(self._busy)
-
-    def cancelled(self) -> set[int]:
-        return set()
 
     def avoid(self, shard: int) -> bool:
         node = self._ran.get(shard)

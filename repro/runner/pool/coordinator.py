@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from repro.compare.design.sequential import stages
 from repro.compare.runs.asked import asked_before
@@ -57,33 +57,40 @@ END_SECONDS = 45.0
 """Longest wait for lanes that were ended, so that their shards are sealed."""
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """Starts lanes: each runs `repro lane RUN NUMBER` for the shards that it is given."""
 
     period_seconds: float
     """Time between two questions whether lanes still run."""
 
+    @abstractmethod
     def room(self) -> int:
         """Return how many more shards it takes now."""
 
+    @abstractmethod
     def start(self, shards: Sequence[int]) -> None: ...
 
+    @abstractmethod
     def running(self) -> set[int] | None:
         """Return the shards that wait or run; None: not known now."""
 
     def cancelled(self) -> set[int]:
         """Return the shards that somebody else has cancelled."""
+        return set()
 
     def avoid(self, shard: int) -> bool:
         """Give the lane of a shard, which ended before its first trial, no other; return False if it is the last."""
+        return False
 
+    @abstractmethod
     def cancel(self) -> None:
         """End all lanes."""
 
+    @abstractmethod
     def said(self, shard: int) -> Path:
         """Return the file with the output of a shard."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # most have nothing open
         """Start nothing more."""
 
 

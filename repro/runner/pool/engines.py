@@ -151,7 +151,7 @@ MOST_TASKS = 1000
 
 
 @dataclass(slots=True)
-class SlurmArray:
+class SlurmArray(Engine):
     """One task of a job array for each shard, found again by the array's number: a user may name jobs otherwise.
 
     An array keeps to the number of lanes. Tasks in place of lost ones are a new array, so they are submitted only as
@@ -294,9 +294,6 @@ class SlurmArray:
     def cancelled(self) -> set[int]:
         return self.stopped
 
-    def avoid(self, shard: int) -> bool:
-        return False
-
     def cancel(self) -> None:
         self.ending = True
         if self.unsure:
@@ -310,8 +307,6 @@ class SlurmArray:
     def said(self, shard: int) -> Path:
         task = next((task for task, known in self.tasks.items() if known == shard), "none")
         return self.folder.shards / f"{task}.log"
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +345,7 @@ def machine_lanes(pool: Pool, plan: Plan) -> list[MachineLane]:
 
 
 @dataclass(slots=True)
-class OneMachine:
+class OneMachine(Engine):
     """A process for each shard, on the cores and the GPU of a free lane; it ends with this one."""
 
     stored: StoredPool
@@ -380,12 +375,6 @@ class OneMachine:
     def running(self) -> set[int] | None:
         return {shard for shard, (_, child) in self._children.items() if child.poll() is None}
 
-    def cancelled(self) -> set[int]:
-        return set()
-
-    def avoid(self, shard: int) -> bool:
-        return False
-
     def cancel(self) -> None:
         for _, child in self._children.values():
             if child.poll() is None:
@@ -393,8 +382,6 @@ class OneMachine:
 
     def said(self, shard: int) -> Path:
         return self.folder.shards / str(shard) / OUTPUT
-
-    def close(self) -> None: ...
 
     def _free(self) -> list[int]:
         busy = {number for number, child in self._children.values() if child.poll() is None}

@@ -33,7 +33,7 @@ from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.result.results import Result
 from repro.runner.context import Options
 from repro.runner.pool.agents import AgentLanes
-from repro.runner.pool.coordinator import PooledRun
+from repro.runner.pool.coordinator import Engine, PooledRun
 from repro.runner.pool.lane import begin_shard
 from repro.runner.run import Run, prepare
 from repro.suite.file import read_suite
@@ -72,7 +72,7 @@ def planned(folder: Path, text: str) -> Plan:
 
 
 @dataclass
-class Lanes:
+class Lanes(Engine):
     """An engine whose lanes run here: the last shard that it was given ends first."""
 
     folder: RunFolder
@@ -107,9 +107,6 @@ class Lanes:
         if (kept := self.lost(shard)) is not None:
             cut(folder, part, kept)
 
-    def cancelled(self) -> set[int]:
-        return set()
-
     def avoid(self, shard: int) -> bool:
         return self.avoids
 
@@ -118,8 +115,6 @@ class Lanes:
 
     def said(self, shard: int) -> Path:
         return self.folder.shards / str(shard) / "output.log"
-
-    def close(self) -> None: ...
 
 
 def cut(folder: RunFolder, part: Plan, kept: int) -> None:
