@@ -216,7 +216,7 @@ class Blocks:
             self.trials.setdefault(trial.repeat, []).append(trial.trial_id)
         self._recall()
         first = next((trial for trial in self.context.plan.trials() if trial.repeat not in self.whole), None)
-        if begun:
+        if begun and first:
             self.context.folder.append_incident(
                 "resumed", f"resumed after {len(self.whole)} of {len(self._seeds())} blocks had ended")
         looks = Looks.of(self.context, latest(read_lines(folder.looks, Look)), [first] if first else [], None) \

@@ -179,6 +179,7 @@ def test_the_record_is_that_of_one_lane(
     assert any("on 3 lanes, each pair on one" in text for text in one.cautions)
     assert pool.problems() == []
     assert record.parity is not None
+    assert pool.execute().incidents == record.incidents, "nothing is left to resume"
 
 
 def test_blocks_enter_the_record_in_the_order_of_seeds_before_each_look(
