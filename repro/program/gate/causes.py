@@ -145,8 +145,11 @@ def other_input(ours: Step, theirs: Step, steps: Sequence[Step]) -> str:
                    "micro-batches, or the shares of some ranks, are lost")
         return f"{n} samples were fed, the reference's are {wanted} ({factor}): {meaning}"
     if common:
-        meaning = "another order or seed of shuffling" if 2 * common < n else \
-            "a sampler that pads or drops at its end, or some are prepared differently"
+        other = [2 * (fed & right).total() < fed.total() for fed in ours.fed]
+        meaning = "a sampler that pads or drops at its end, or some are prepared differently"
+        if any(other):
+            meaning = "another order or seed of shuffling" if all(other) else (
+                f"rank {other.index(True)} shuffles by another order or seed than rank {other.index(False)}")
         return f"{wanted - common} of {n} samples are not the reference's: {meaning}"
     seen = sum((fed for step in steps for fed in step.fed), Counter[str]())
     if mine & seen:
@@ -169,6 +172,11 @@ def other_loss(facts: Facts, ours: Step, theirs: Step) -> str:
             return f"{ratio:.4g} times: {words}"
     if ratio >= SCALES_FROM and abs(math.log2(ratio) - round(math.log2(ratio))) < ALIKE:
         return f"{ratio:.6g} times: it holds the scale of a GradScaler; hand that to watch.trace(..., scaler=scaler)"
+    rows = [max((len(call) for rank in step.ranks for call in rank.fed), default=0) for step in (ours, theirs)]
+    norm = next((name for name in facts.ours.header.untrained if name.endswith("running_mean")), "")
+    if norm and 0 not in rows and rows[0] != rows[1]:
+        return (f"the model normalises over the samples of one call ({norm!r}), {rows[0]} here and {rows[1]} in the "
+                "reference, so it cannot train alike (BatchNorm; SyncBatchNorm takes the samples of all ranks)")
     if any(step.ranks[0].draws for step in (ours, theirs)):
         return ("the forward pass draws random numbers (such as a rate of dropout that a function gets), and others in "
                 "each process: set them aside to compare")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import nn
 from repro import watch
 from repro.callbacks.tracing import _fed
 from repro.core.errors import OutputError, ParityError
+from repro.program.gate.causes import other_input, other_loss
 from repro.program.gate.judge import Difference, Intended, _by_position, culprit, judge
 from repro.program.gate.sight import repeats, sight_of
 from repro.program.gate.trace import Trace, read_folder, read_trace, read_zip, write_zip
@@ -270,6 +272,28 @@ def test_rows_that_are_positions_are_not_compared(calls: int, rows: int, width: 
         return SimpleNamespace(ranks=[SimpleNamespace(fed=[["a"] * rows] * calls, kinds=[f"int64 [{width}]"])])
 
     assert _by_position(step(calls, rows, width), step(1, 6, 8)) is expected
+
+
+def fed_step(*ranks: str, loss: float = 1.0) -> Any:
+    each = [SimpleNamespace(fed=[tuple(samples)], kinds=[], loss=[loss], scale=1.0, draws=False) for samples in ranks]
+    return SimpleNamespace(ranks=each, fed=[Counter(samples) for samples in ranks], number=1, loss=loss)
+
+
+@pytest.mark.parametrize(("ranks", "words"), [
+    (("abcd", "wxyz"), "rank 1 shuffles by another order or seed than rank 0"),
+    (("wxyz", "efgh"), "rank 0 shuffles by another order or seed than rank 1"),
+    (("axyz", "ewvu"), "another order or seed of shuffling"), (("abcd", "efga"), "a sampler that pads or drops")])
+def test_the_rank_with_another_order_is_named(ranks: tuple[str, ...], words: str) -> None:
+    assert words in other_input(fed_step(*ranks), fed_step("abcdefgh"), [fed_step("abcdefgh")])
+
+
+@pytest.mark.parametrize(("buffers", "share", "named"), [
+    ({"1.running_mean": 0}, ("abcd", "efgh"), True), ({}, ("abcd", "efgh"), False),
+    ({"1.running_mean": 0}, ("abcdefgh",), False)])
+def test_batch_norm_over_other_shares_is_named(buffers: Any, share: tuple[str, ...], named: bool) -> None:
+    facts: Any = SimpleNamespace(ours=SimpleNamespace(header=SimpleNamespace(untrained=buffers)), world=len(share))
+    text = other_loss(facts, fed_step(*share, loss=1.1), fed_step("abcdefgh"))
+    assert ("('1.running_mean'), 4 here and 8 in the reference" in text) is named
 
 
 def test_a_function_that_draws_is_named(loop: Loop) -> None:
