@@ -207,7 +207,7 @@ class _Run:
             seen for line in lines for seen in (*self._began(line), *self._stated([line]))]
 
     def _stated(self, lines: list[Line]) -> list[Observation]:
-        return [seen for line in lines if (seen := self.reader.take(line)) is not None]
+        return [seen for line in lines if (seen := self.reader.of_line(line)) is not None]
 
     def _began(self, line: Line) -> list[Observation]:
         return self.starts.take(line) if self.starts is not None else []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Literal
 
 from repro.core.errors import visible
@@ -30,6 +31,9 @@ class Line:
     read: int
     """Number of the read that brought its end: lines of one read share one arrival time, at which the last of them was
     just printed; how much earlier the others were, it does not tell."""
+    earlier: tuple[str, ...] = ()
+    """What carriage returns replaced on it, and no blanks erased, the latest first: a bar of another process may have
+    done so before the end of a statement came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,15 @@ class Reader:
         """
         return None
 
+    def of_line(self, line: Line) -> Observation | None:
+        """Return what a line states, by its last state that states anything.
+
+        Raises:
+            OutputProblem: as `take`.
+        """
+        states = (line, *(replace(line, text=text) for text in line.earlier))
+        return next((seen for state in states if (seen := self.take(state)) is not None), None)
+
     def poll(self, arrived_ns: int) -> list[Observation]:
         """Return what was written to a file since the last call; nothing while there is none.
 
@@ -106,8 +119,8 @@ class Reader:
 class LineSplitter:
     """Splits the output of one stream. It keeps at most `longest` characters of a line, however long that becomes.
 
-    A carriage return begins the line again and a backspace takes a character back, as on a terminal: of a progress bar
-    only the last state counts. What stays on a terminal from a longer earlier state is not kept.
+    A carriage return begins the line again and a backspace takes a character back, as on a terminal: the last state of
+    a progress bar is its text. What stays on a terminal from a longer earlier state is not kept.
     """
 
     def __init__(self, longest: int = LONGEST) -> None:
@@ -128,9 +141,11 @@ class LineSplitter:
         *ended, rest = data.split(b"\n")
         lines: list[Line] = []
         for raw in ended:
-            lines.append(Line(self._text(self._pending + raw), arrived_ns, self._reads))
+            lines.append(self._line(self._pending + raw, arrived_ns))
             self._pending = b""
-        self._pending = self._last_state(self._pending + rest)
+        self._pending += rest
+        if len(self._pending) > self._bytes:
+            self._pending = self._last_state(self._pending)
         return lines
 
     def unended(self, arrived_ns: int) -> Line:
@@ -142,9 +157,14 @@ class LineSplitter:
         if not self._pending:
             return []
         self._reads += 1
-        line = Line(self._text(self._pending), arrived_ns, self._reads)
+        line = self._line(self._pending, arrived_ns)
         self._pending = b""
         return [line]
+
+    def _line(self, raw: bytes, arrived_ns: int) -> Line:
+        """Return an ended line with its earlier states, back to the first that blanks erased."""
+        shown = takewhile(bytes.strip, filter(None, reversed(raw.rstrip(b"\r").split(b"\r"))))
+        return Line(self._text(raw), arrived_ns, self._reads, tuple(map(self._text, shown))[1:])
 
     def _last_state(self, raw: bytes) -> bytes:
         """Return what decides the line: what follows the last carriage return that something follows, cut, and whether

@@ -15,7 +15,7 @@ SECOND = 1_000_000_000
 class Reader(Protocol):
     """A reader of a program's lines."""
 
-    def take(self, line: Line) -> Observation | None: ...
+    def of_line(self, line: Line) -> Observation | None: ...
 
 
 def printed(*texts: str) -> list[Line]:
@@ -31,7 +31,7 @@ def output(name: str) -> list[Line]:
 
 def seen(reader: Reader, lines: Iterable[Line]) -> list[Observation]:
     """Return what a reader sees in lines."""
-    return [found for line in lines if (found := reader.take(line)) is not None]
+    return [found for line in lines if (found := reader.of_line(line)) is not None]
 
 
 def evaluations(observations: Iterable[Observation]) -> list[Observation]:

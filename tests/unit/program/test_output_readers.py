@@ -83,6 +83,18 @@ def test_a_rank_in_front_of_a_line_does_not_hide_it() -> None:
     assert (found.step, found.value, found.own_seconds) == (125, 4.1, 9.0)
 
 
+@pytest.mark.parametrize(("line", "expected"), [
+    (b"1% 1/9\rstep 3 acc 0.5\r2% 2/9\n", [0.5]),       # a bar of another rank came before the end of the line
+    (b"\r1% acc 0.4\r2% acc 0.5\r3% acc 0.6\n", [0.6]),  # of a bar the last state counts
+    (b"\r9% acc 0.5\r        \rdone\n", []),            # a bar that its program erased
+    (b"step 3 acc 0.5\r\n", [0.5])])
+def test_a_bar_of_another_process_does_not_hide_an_evaluation(line: bytes, expected: list[float]) -> None:
+    splitter = LineSplitter()
+    lines = [*splitter.feed(line[:18], 0), *splitter.feed(line[18:], 0)]
+    found = seen(PatternReader(OutputPatterns(r"acc (?P<value>\S+)")), lines)
+    assert [one.value for one in found] == expected
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not SPEEDRUN.is_dir(), reason="the public records' logs are not on this machine")
 def test_every_log_of_the_sample_records_is_read_from_step_0_to_its_last() -> None:
