@@ -71,7 +71,8 @@ def make_command(
     given = {SEED: str(seed_of(trial)), RUN_DIR: str(run_dir)}
     environment = {name: value for name, value in inherited.items()
                    if ALWAYS.match(name) or name in choices.engine.passes}
-    environment["PYTHONUNBUFFERED"] = "1"
+    if not choices.engine.terminal:  # to one, Python writes each line as a whole, and never so if it is unbuffered
+        environment["PYTHONUNBUFFERED"] = "1"
     environment |= {name: choices.filled(text, given) for name, text in choices.engine.environment.items()}
     environment |= {MARK: secrets.token_hex(16), OWNER: orphans.identity(os.getpid())}
     return Command(tuple(choices.filled(part, given) for part in choices.engine.run), environment, folder,

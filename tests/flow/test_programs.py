@@ -515,6 +515,28 @@ def test_under_a_terminal_a_program_prints_at_once(tmp_path: Path) -> None:
     assert run_one(tmp_path, code, engine=", terminal: true").status == "ok"
 
 
+def test_under_a_terminal_lines_of_several_processes_stay_whole(tmp_path: Path) -> None:
+    code = """\
+from multiprocessing import Barrier, Process
+def rank(number, barrier):
+    for step in range(1, 301):
+        barrier.wait()
+        print("step" if number == 0 else "at rank 1 of step", step, "loss", 300 - step)
+if __name__ == "__main__":
+    barrier = Barrier(2)
+    ranks = [Process(target=rank, args=(number, barrier)) for number in range(2)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join()
+"""
+    reader = r"pattern: '^step (?P<step>\d+) loss (?P<value>\S+)'"
+    assert run_one(tmp_path, code, engine=", terminal: true", reader=reader).status == "ok"
+    text = (tmp_path / "run" / "rank0.log").read_text()
+    assert all(line.endswith(f" loss {300 - int(line.split()[-3])}") for line in text.splitlines())
+
+
+
 def test_it_sees_only_the_environment_that_the_suite_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "planted")
     monkeypatch.setenv("WANTED", "yes")
