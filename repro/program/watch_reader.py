@@ -147,8 +147,8 @@ class WatchReader(Reader):
         """Return why this line cannot follow the ones before it; None if it can."""
         event = message.event
         if self._process not in (None, message.pid):
-            return (f"two processes report ({self._process} and {message.pid}); only the one that trains as rank 0 "
-                    "may, the others need RANK in their environment")
+            return (f"two processes report ({self._process} and {message.pid}): ranks other than 0 need RANK in their "
+                    "environment, and what a launcher starts again after a failure is another training")
         if event == "start" and self._phase != "not begun":
             return "a second training in one program"
         if event != "start" and self._phase != "begun":
