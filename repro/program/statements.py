@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 
 from repro.core.events import EventLog
 from repro.core.redact import masked
@@ -154,6 +156,19 @@ class Statements:
         return ("missed" if last is None or finite else "diverged",
                 f"{stop.metric} never reached {stop.target:g}; its last value is {shown}")
 
+    def _find_twice(self, evaluated: Sequence[Observation]) -> None:
+        """Report the first two evaluations in a row that only one epoch places; a target that has to be confirmed is
+        not by these two."""
+        stop = self.choices.stop
+        pairs = [(one, other) for one, other in pairwise(evaluated)
+                 if other.step is None and other.samples is None and other.epochs is not None
+                 and one.epochs == other.epochs]
+        confirm = [pair for pair in pairs if stop.confirm_evals > 1 and all(reached(each.value, stop) for each in pair)]
+        for _, other in (confirm or pairs)[:1]:
+            self.finding("epoch", f"epoch {other.epochs:g} is evaluated twice in a row"
+                         f"{', and both reach the target that another one has to confirm' if confirm else ''}: if "
+                         "several ranks print, let one; else let each evaluation state its step", void=bool(confirm))
+
     def end(self, needs_start: bool, ended_ns: int) -> None:
         """Write how the run ended.
 
@@ -172,6 +187,7 @@ class Statements:
             self._counts_all = True
             self.finding("no start", "it did not print the line by which its ready pattern knows that training begins, "
                          "so its time counts from the start of its process", void=False)
+        self._find_twice(evaluated)
         if not self._begun:
             self._begin(self.started_ns)
         outcome, reason = self._judged(evaluated[-1].value if evaluated else None)

@@ -515,6 +515,15 @@ def test_under_a_terminal_a_program_prints_at_once(tmp_path: Path) -> None:
     assert run_one(tmp_path, code, engine=", terminal: true").status == "ok"
 
 
+@pytest.mark.parametrize(("confirm", "status"), [("", "ok"), (", confirm_evals: 2", "invalid")])
+def test_two_ranks_that_print_one_epoch_confirm_nothing(tmp_path: Path, confirm: str, status: str) -> None:
+    code = "for epoch, loss in enumerate((5, 1.9, 3, 4, 1, 1), 1): print(f'epoch {epoch} loss {loss}\\n' * 2, end='')"
+    reader = r"pattern: 'epoch (?P<epoch>\d+) loss (?P<value>\S+)'"
+    result = run_one(tmp_path, code, stop=confirm, reader=reader)
+    text = result.reason if status == "invalid" else str(result.warnings)
+    assert result.status == status and f"epoch {2 if confirm else 1} is evaluated twice in a row" in text
+
+
 def test_under_a_terminal_lines_of_several_processes_stay_whole(tmp_path: Path) -> None:
     code = """\
 from multiprocessing import Barrier, Process
