@@ -102,7 +102,7 @@ def test_nulls_come_from_twins_whatever_they_are_called(tmp_path: Path) -> None:
 
 def merged(tmp_path: Path) -> Record:
     early = make_record(tmp_path / "early", SUITE, lambda trial: Course())
-    late = make_record(tmp_path / "late", SUITE, lambda trial: Course())
+    late = make_record(tmp_path / "late", SUITE, lambda trial: Course(step_seconds=0.02))
     return sections([early.folder.root, late.folder.root], tmp_path / "out")[0].record
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from repro.compare.design.calibration import FILE, machine_of, read_kept_calibration
 from repro.compare.runs.run_warnings import alterations
+from repro.compare.runs.runs import refuse_copies
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import write_json, write_model
 from repro.core.numbers import spans
@@ -56,7 +58,7 @@ def sections(roots: Sequence[Path], out: Path) -> list[Section]:
     """Read the runs, group them, write each group as a run folder below `out`.
 
     Raises:
-        UsageError: a run is named twice.
+        UsageError: a run is named twice, or beside a copy of it.
         OutputError: not a run folder, a damaged one, or `out` is not empty or cannot be written.
     """
     places = [root.resolve() for root in roots]
@@ -67,6 +69,8 @@ def sections(roots: Sequence[Path], out: Path) -> list[Section]:
         raise OutputError(f"{out}: exists and is not an empty folder; give another --out")
     found = [Source(name, read_record(root)) for name, root in zip(names_of(places), roots, strict=True)]
     groups, made = _grouped(found), list[Section]()
+    for one, other in (pair for group in groups for pair in combinations(group, 2)):
+        refuse_copies(one.record, other.record, (one.name, other.name))
     for number, group in enumerate(groups, 1):
         name = f"{number}-{group[0].record.plan.suite.suite}" if len(groups) > 1 else ""
         why = unlike(groups[0][0].record, group[0].record) if number > 1 else ""

@@ -176,7 +176,7 @@ def _several(
             else "of two runs the first is the baseline"))
     names = _names([record.folder.root for record in records])
     for one, other in combinations(range(len(records)), 2):
-        _refuse_copies(records[one], records[other], (names[one], names[other]))
+        refuse_copies(records[one], records[other], (names[one], names[other]))
     ran = [Ran(name, record.plan, record.results, record.environment, record.execution)
            for name, record in zip(names, records, strict=True)]
     if not before and any(record.plan.searches > 1 for record in records):
@@ -186,19 +186,20 @@ def _several(
     return compared(records, found, metric)
 
 
-def _refuse_copies(first: Record, second: Record, names: Sequence[str]) -> None:
-    """Refuse a comparison of a run with itself, which would always find no difference, with --force as well."""
+def refuse_copies(first: Record, second: Record, names: Sequence[str]) -> None:
+    """Refuse a run beside itself: a comparison would always find no difference, and its trials would count as others.
+    """
     if first.folder.root.resolve() == second.folder.root.resolve():
-        raise UsageError(f"{first.folder.root}: given twice; a run compared with itself shows nothing, name two "
-                         "different runs")
+        raise UsageError(f"{first.folder.root}: given twice; a run beside itself shows nothing, name different "
+                         "runs")
     mates = {item.trial_id: item for item in first.results}
     shared = [item for item in second.results if item.trial_id in mates]
     same = [item for item in shared if _same_attempt(first, mates[item.trial_id], second, item)]
     if same:
         raise UsageError(
             f"{names[1]} and {names[0]} hold the same trials: {len(same)} of the {len(shared)} that both have share an "
-            f"identical log (first: {same[0].trial_id}); a copy compared with its original shows nothing, name two "
-            "runs that were both measured")
+            f"identical log (first: {same[0].trial_id}); a copy beside its original shows nothing, name runs "
+            "that were all measured")
 
 
 def _same_attempt(first: Record, one: Result, second: Record, other: Result) -> bool:

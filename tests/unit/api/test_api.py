@@ -251,8 +251,8 @@ def test_an_incomplete_record_that_was_modified_says_so(root: Path, tmp_path: Pa
 
 
 def test_what_is_merged_from_a_modified_record_says_so(root: Path, tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        shutil.copytree(root, tmp_path / name)
+    shutil.copytree(root, tmp_path / "one")
+    seal(make_record(tmp_path / "two", SUITE).folder)
     with (tmp_path / "one/suite.yaml").open("a") as file:
         file.write("# mine\n")
     page = Path(repro.open([tmp_path / "one", tmp_path / "two"], unverified=True).report("html", tmp_path / "out")[0])

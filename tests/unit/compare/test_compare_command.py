@@ -131,7 +131,7 @@ def test_two_runs(old: Record, new: Record) -> None:
 
 
 def test_a_run_is_not_compared_with_itself_or_its_copy(old: Record, new: Record, tmp_path: Path) -> None:
-    assert "given twice; a run compared with itself shows nothing" in refused(old.folder.root, old.folder.root)
+    assert "given twice; a run beside itself shows nothing" in refused(old.folder.root, old.folder.root)
     (tmp_path / "link").symlink_to(old.folder.root)
     assert "given twice" in refused(old.folder.root, tmp_path / "link")
     shutil.copytree(old.folder.root, tmp_path / "copy")

@@ -7,6 +7,7 @@ import json
 import math
 import statistics
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from repro.core.random_streams import Streams
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.scores.runs import score_runs
 from repro.scores.scores import Scores, record_scores, scores
+from repro.suite.model import Trial
 from tests.in_process import called, refusal, succeeded
 from tests.made_scores import SCORES, scores_course
 from tests.records import SUITE, Course, make_record
@@ -190,10 +192,11 @@ def test_a_record_without_a_ranking_has_none(tmp_path: Path, record: Record) -> 
 # ---- several runs
 
 
-def split(tmp_path: Path, name: str, tasks: str, **changes: Any) -> Path:
+def split(tmp_path: Path, name: str, tasks: str, course: Callable[[Trial], Course] = scores_course, **changes: Any
+          ) -> Path:
     text = SCORES.replace("suite: contenders", f"suite: {name}").replace("[digits, digits-mlp, mnist1d]", tasks)
     text = text.replace("seeds: 6", "seeds: 6\nmaster_seed: 3")
-    return make_record(tmp_path / name, text, scores_course, **changes).folder.root
+    return make_record(tmp_path / name, text, course, **changes).folder.root
 
 
 def test_runs_of_other_suites_add_their_workloads(tmp_path: Path, record: Record) -> None:
@@ -218,7 +221,8 @@ def test_runs_of_one_workload_and_of_other_machines_are_refused(tmp_path: Path) 
 
 def test_repeated_runs_of_one_experiment_are_merged(tmp_path: Path) -> None:
     first = split(tmp_path, "one", "[digits, mnist1d]", only=20)
-    again = split(tmp_path / "later", "one", "[digits, mnist1d]", started_ms=1_600_000_900_000)
+    again = split(tmp_path / "later", "one", "[digits, mnist1d]", lambda trial: dataclasses.replace(
+        scores_course(trial), step_seconds=0.011), started_ms=1_600_000_900_000)
     found = score_runs([first, again])
     assert {item.n for item in found.scores.outcomes} == {6}
     assert any("one record of 2 runs" in text for text in found.notes)

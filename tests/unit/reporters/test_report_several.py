@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -83,9 +84,18 @@ def test_what_does_not_count_stays_in_the_ledger(early: Record, late: Record, tm
     assert [item.place for item in verify(found.record.folder.root).problems] == [index.NAME]
 
 
+def test_a_run_beside_its_copy_is_refused(late: Record, tmp_path: Path) -> None:
+    """An older copy lacks the last trials: its seeds were neither run more than once nor added later."""
+    older = tmp_path / "older"
+    shutil.copytree(late.folder.root, older)
+    (older / "trials" / late.results[-1].trial_id / "result.json").unlink()
+    with pytest.raises(UsageError, match="23 of the 23 that both have share an identical log"):
+        sections([late.folder.root, older], tmp_path / "out")
+
+
 def test_incidents_of_every_run_are_shown_with_its_name(late: Record, tmp_path: Path) -> None:
     first = make_record(tmp_path / "first", only=4, started_ms=1_500_000_000_000)
-    second = make_record(tmp_path / "second", started_ms=1_550_000_000_000)
+    second = make_record(tmp_path / "second", course=quick, started_ms=1_550_000_000_000)
     for record, at in ((second, 2), (first, 1)):
         append_line(record.folder.incidents, Incident(at_ms=at, kind="clock", text=f"at {at}", trial_id=f"t{at}"))
         seal(record.folder)
@@ -265,7 +275,7 @@ def test_a_clock_that_was_set_back_mixes_no_starts_of_a_merged_record(tmp_path: 
     first.folder.ledger.write_text("".join(
         json.dumps({**line, "started_ms": line["started_ms"] + 1000 * place - (3_600_000 if place >= 4 else 0)}) + "\n"
         for place, line in enumerate(lines)))
-    make_record(tmp_path / "second", only=4, started_ms=1_700_000_000_000)
+    make_record(tmp_path / "second", course=quick, only=4, started_ms=1_700_000_000_000)
     merged, = sections([tmp_path / "first", tmp_path / "second"], tmp_path / "out")
     counted = [item.trial_id for item in merged.record.starts if not item.source]
     assert counted == [line["trial_id"] for line in lines]
