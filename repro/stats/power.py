@@ -20,6 +20,7 @@ import numpy as np
 
 from repro.stats.exact_tests import EXACT_PAIRS, pairs_to_survive, signed_sums
 from repro.stats.interval import from_log
+from repro.stats.sample import margin_edge
 
 ALIKE = 14
 """Pairs from which on the sign-flip test decides as the t test does, within 0.5 %, at a level of 5 % or more. At lower
@@ -94,10 +95,7 @@ def paired_power(sd_log: float, ratio: float, pairs: int, alpha: float = 0.05, p
     Raises:
         ValueError: a spread or a ratio that is not positive, alpha outside (0, 1), a pilot of fewer than two pairs.
     """
-    effect = _effect(sd_log, ratio, alpha)
-    if not effect:
-        return 0.0 if pairs < 2 else float(joint_powers(np.zeros(1), pairs, alpha)[0])
-    return float(np.mean(joint_powers(effect * _shrinkage(pilot), pairs, alpha)))
+    return float(np.mean(joint_powers(_effect(sd_log, ratio, alpha) * _shrinkage(pilot), pairs, alpha)))
 
 
 def detectable_ratio(
@@ -161,13 +159,12 @@ def equivalence_power(
     from scipy.special import ndtr
 
     _effect(sd_log, ratio, alpha)
-    if not margin > 0:
-        raise ValueError(f"a margin is a positive number, not {margin}")
+    edge = margin_edge(margin)
     if _is_below_floor(pairs, 2 * alpha):
         return 0.0
     scale = math.sqrt(pairs) / sd_log * _shrinkage(pilot)[:, None, None]
     bounds = _bounds(pairs, 2 * alpha)[:, None]  # of one side; those of two sides have half of the level on each
-    room = scale * math.log1p(margin) - bounds * np.sqrt(variances(pairs - 1))
+    room = scale * edge - bounds * np.sqrt(variances(pairs - 1))
     shift = scale * math.log(ratio)
     return float(np.mean(np.where(room > 0, ndtr(room - shift) - ndtr(-room - shift), 0.0)))
 

@@ -27,7 +27,7 @@ from repro.cli.workflows.reproduce import Wanted, choose_trials, reduce_plan
 from repro.cli.workflows.tuning import plan_phases
 from repro.compare.cells import read_pattern
 from repro.compare.design.calibration import calibration_of
-from repro.compare.runs.merge import sections
+from repro.compare.runs.merge import Source, merge
 from repro.compare.runs.runs import Compared, compare_runs
 from repro.core.errors import ReproError
 from repro.core.machine import Machine
@@ -288,7 +288,7 @@ def _page(data: bytes, folder: Path) -> None:
 def _merged(data: bytes, folder: Path) -> None:
     shutil.rmtree(folder / "merged", ignore_errors=True)
     with _Changed(data, folder) as root:
-        sections([folder / "same", root], folder / "merged")
+        merge([Source(path.name, read_record(path)) for path in (folder / "same", root)], folder / "merged")
 
 
 def _reduced(record: Record) -> Plan:
