@@ -62,7 +62,7 @@ def print_scored(scored: Scored) -> None:
         f"{len(found.workloads)} workloads, {len(found.contenders)} contenders by {', '.join(found.by)}; ratios to "
         f"{found.reference}; {' and '.join(found.origins)} on {scored.machine}")
     print_table(score_time_table(found, digits=4), console)
-    print_table(score_table(found, digits=4).without(("Withheld",)), console)
+    print_table(score_table(found).without(("Withheld",)), console)
     console.lines(*(f"withheld: {item.name}: {item.withheld}" for item in found.contenders if item.withheld),
                   *(f"left out: {name}: {reason}" for name, reason in found.left_out),
                   *(f"caution: {text}" for text in found.cautions),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from repro.compare import METRICS
 from repro.record.folder.store import Record
 from repro.scores.scores import TWICE, Scores, ranking
-from repro.tables.layout import Column, TextTable, count, ends, figure, laid, name, rounded, words
+from repro.tables.layout import Column, TextTable, count, ends, figure, laid, name, ratio_and_ends, rounded, words
 from repro.tables.tables import Table
 from repro.tables.values import Row, estimate, plain
 
@@ -70,12 +70,8 @@ def short_times(record: Record) -> TextTable | None:
     return score_time_table(found) if found else None
 
 
-def score_table(found: Scores, digits: int = 3) -> TextTable:
-    """Return one row a contender.
-
-    Args:
-        digits: of ratios.
-    """
+def score_table(found: Scores) -> TextTable:
+    """Return one row a contender."""
     rows = [row | {f"within {tau:g} x": found.within(item, tau) for tau in factors(found)}
             for item, row in zip(found.contenders, score_rows(found), strict=True)]
     return laid(
@@ -83,8 +79,8 @@ def score_table(found: Scores, digits: int = 3) -> TextTable:
         f"profile to {found.tau_max:g} x, geometric mean of ratios to {name(found.reference)}; bands over seeds",
         (words("Contender", "contender"), words("Figures", "origin"), figure("Score", "score"), ends("Band", "score"),
          _share("Best on", "best_share"), *(_share(f"Within {tau:g} x", f"within {tau:g} x") for tau in factors(found)),
-         count("Solved", "solved", "workloads"), figure("Mean ratio", "mean_ratio", digits),
-         ends("Interval", "mean_ratio", digits), words("Withheld", "withheld")), rows)
+         count("Solved", "solved", "workloads"), *ratio_and_ends("Mean ratio", "mean_ratio"),
+         words("Withheld", "withheld")), rows)
 
 
 def _share(head: str, key: str) -> Column:

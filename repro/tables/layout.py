@@ -91,7 +91,7 @@ def ratio_and_ends(head: str, key: str) -> tuple[Column, Column]:
         return ratio_texts([value for value in known if value is not None])
 
     def ratio(row: Row) -> str:
-        return next(iter(texts(row)), "no result" if row["refused"] else NOTHING)
+        return next(iter(texts(row)), "no result" if row.get("refused") else NOTHING)
 
     return Column(head, ratio), Column("Interval", lambda row: span(texts(row)[1:], as_number(row[f"{key}_level"])))
 
