@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from repro.cli.options import FiniteRange, PlaceParam, echo_json, json_option
-from repro.core.errors import Exit
+from repro.core.errors import UsageError
 
 if TYPE_CHECKING:
     from repro.published.contest_rules import Contest
@@ -77,11 +76,12 @@ def speedrun(
 def _import(program: Program, path: Path, out: Path, as_json: bool, contest: Contest | None = None) -> None:
     from repro.published.importing import import_json, import_results
     from repro.published.reports import print_import
+    from repro.published.store import REFUSED
 
     published = import_results(program, path, out, contest)
     if as_json:
         echo_json(import_json(published))
     else:
         print_import(published)
-    if not published.results:  # the folder names every refused file
-        sys.exit(Exit.USAGE)
+    if not published.results:
+        raise UsageError(f"{path}: every file was refused; {published.folder / REFUSED} has the reasons")

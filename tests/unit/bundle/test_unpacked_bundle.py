@@ -13,7 +13,7 @@ from repro.bundle.verify import verify
 from repro.core.errors import UsageError
 from repro.record.folder import index
 from tests.in_process import called
-from tests.records import make_record
+from tests.records import Course, make_record
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_the_report_of_a_bundle_is_written_to_the_working_directory(
 
 
 def test_several_runs_of_which_one_is_a_bundle_become_one_report(place: Path, tmp_path: Path) -> None:
-    other = make_record(tmp_path / "other", only=2, started_ms=1_600_000_900_000).folder.root
+    other = make_record(tmp_path / "other", course=lambda _: Course(step_seconds=0.001), only=2).folder.root
     code, text = ended(place, ["report", "{}", str(other), "--to", "csv", "--out", str(tmp_path / "out")],
                        str(place / "first.zip"))
     assert code == 0, text

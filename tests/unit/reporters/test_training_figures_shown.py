@@ -75,7 +75,7 @@ def test_predicted_memory_is_labelled_as_modelled_wherever_it_is_shown(
     for table in group_tables([cell.label for cell in new.plan.cells], found):
         print_table(table, Console(width=200))
     said = capsys.readouterr().out
-    assert "Model states of a rank, modelled (MiB)" in said and "2048" in said
+    assert "Model states of a rank, modelled (MiB)" in said and "2,048" in said
     assert any("is modelled, not measured" in note for note in notes(new.results))
     assert "Wait for input a step, mean" in said and "mean (s)" not in said
     assert "4 ms" in said, "a time below 0.1 s, as on the page"
