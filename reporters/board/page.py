@@ -158,14 +158,16 @@ def _down(axis: Axis, value: float) -> float:
 
 def _counted(entries: Sequence[Entry]) -> str:
     verified = [item for item in entries if item.standing == "verified"]
+    origins = " and ".join(sorted({one for item in verified or entries for one in item.origin.split(" and ") if one}))
+    told = f", {origins}" + (" by others" if entries[0].kind == "published" else "")
     known = Counter(item.answers[0].verdict for item in verified if len(item.answers) == 1)
     if not verified:
-        return plural(len(entries), "record") + (", none verified" if entries[0].kind == "run" else "")
+        return plural(len(entries), "record") + (", none verified" if entries[0].kind == "run" else "") + told
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in known.most_common())
     said = plural(len(verified), "verified record")
     if len(verified) < len(entries):
         said = f"{said} of {len(entries)}"
-    return f"{said}: {verdicts}" if known and len(verified) > 1 else said
+    return (f"{said}: {verdicts}" if known and len(verified) > 1 else said) + told
 
 
 def _row(entry: Entry) -> Row:

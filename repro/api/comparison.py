@@ -11,6 +11,7 @@ from repro.compare import Comparison as Compared
 from repro.core import registry
 from repro.record.folder.store import Record
 from repro.tables.tables import Table
+from repro.tables.text import ratio_texts
 from repro.tables.values import Value
 from repro.tables.verdicts import comparison_rows, comparison_sentence, node_rows, pair_rows
 
@@ -148,7 +149,7 @@ class Comparison:
         if self.ratio is not None:
             low, high = self.interval or (self.ratio, self.ratio)
             axes.errorbar([self.ratio], [0], xerr=[[self.ratio - low], [high - self.ratio]], fmt="o", capsize=4,
-                          label=f"ratio {self.ratio:.3g}" + (f", {self._found.coverage} interval"
+                          label=f"ratio {ratio_texts([self.ratio])[0]}" + (f", {self._found.coverage} interval"
                                                              if self.interval else ""))
         axes.set(xscale="log", yticks=[], ylim=(-0.15, 0.3),
                  title=f"{self.candidate}\nagainst {self.baseline}: {self._found.spoken}",

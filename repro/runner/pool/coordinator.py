@@ -79,7 +79,8 @@ class Engine(ABC):
         return set()
 
     def avoid(self, shard: int) -> bool:
-        """Give the lane of a shard, which ended before its first trial, no other; return False if it is the last."""
+        """Give the lane of a shard, which ended before its first trial, no other shard; return False if it is the last
+        lane."""
         return False
 
     @abstractmethod
