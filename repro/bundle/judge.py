@@ -77,7 +77,7 @@ class Alone:
         if word not in DECIDED or word == self.again.verdict:
             return ""
         what = "both are the same" if word == "same" else f"the candidate is {word}"
-        if not (can_be_same(self.again.n, self.again.family) if word == "same" else self.again.reachable):
+        if not (can_be_same(self.again.units, self.again.family) if word == "same" else self.again.reachable):
             return f"{self.again.n} pairs cannot show by themselves that {what}"
         return f"that {what} was not found again"
 

@@ -22,6 +22,7 @@ from repro.published.store import RECORD, REFUSED, Published, read_published
 from repro.record.folder.store import read_record
 from repro.reporting import reporters
 from repro.tables.layout import NOTHING, TextTable, rounded
+from repro.tables.verdicts import ratio_and_span
 
 SHOWN_REFUSALS = 8
 
@@ -88,8 +89,8 @@ def _ratios(found: Sequence[PublishedContrast]) -> TextTable:
     return TextTable(
         "", ("Candidate", "Baseline", "Score ratio", "Welch ratio", "95 % interval", "Runs", "p", "p Holm", "Verdict"),
         (False, False, True, True, True, True, True, True, False),
-        tuple((of.candidate_label, of.baseline_label, rounded(item.score_ratio, 4), rounded(of.ratio, 4),
-               f"{rounded(of.interval.low, 4)} to {rounded(of.interval.high, 4)}" if of.interval else NOTHING,
+        tuple((of.candidate_label, of.baseline_label, *(text or NOTHING for text in (
+                   ratio_and_span(item.score_ratio, None)[0], *ratio_and_span(of.ratio, of.interval))),
                f"{item.candidate_score.runs}, {item.baseline_score.runs}",
                *(NOTHING if p is None else f"{p:.3g}" for p in (of.p, of.p_adjusted)), of.verdict)
               for item in found for of in (item.comparison,)))

@@ -142,10 +142,10 @@ def found_commands(plan: Plan) -> dict[str, str]:
     may find another `python`, with other packages.
     """
     programs = [cell.choices.engine for cell in plan.cells if isinstance(cell.choices, ProgramConfig)]
-    paths = {(item.run[0], shutil.which(item.run[0], path=item.environment.get("PATH", os.environ.get("PATH"))) or "")
-             for item in programs if "/" not in item.run[0]}
-    return {f"command {name}": environment.hashed(" ".join(sorted(path for other, path in paths if other == name)))
-            for name, _ in paths}
+    found = {(item.run[0], path) for item in programs if "/" not in item.run[0] and (
+        path := shutil.which(item.run[0], path=item.environment.get("PATH", os.environ.get("PATH"))))}
+    return {f"command {name}": environment.hashed(" ".join(sorted(path for other, path in found if other == name)))
+            for name, _ in found}
 
 
 def data_sets(plan: Plan) -> Iterator[DataSet]:

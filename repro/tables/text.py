@@ -84,7 +84,8 @@ def share(value: float | None) -> Number | None:
 
 
 def ratio_texts(values: Sequence[float], decimals: int = 3) -> list[str]:
-    """Format ratios with the same number of decimals: so many, or as many as each needs to differ from 1."""
+    """Format ratios with the same number of decimals: so many, or as many as each needs to differ from 1; with three
+    significant digits if one is below 0.1."""
     if min((abs(value) for value in values if value), default=1.0) < 0.1:
         return [significant(value) for value in values]
     while decimals < 6 and any(f"{value:.{decimals}f}" == f"{1:.{decimals}f}" and value != 1 for value in values):

@@ -226,6 +226,7 @@ def test_the_description_of_the_experiment_opens_the_report(site: Site, visit: V
         page.get_by_role("link", name="Report of all cells").first.click()
     opened.value.frame_locator("iframe").locator(".headline").first.wait_for(timeout=WAIT)
     opened.value.close()
+    assert visit.outside == []
 
 
 def test_a_trial_shows_its_answer_and_its_curves_first(site: Site, visit: Visit) -> None:

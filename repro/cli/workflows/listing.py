@@ -22,6 +22,7 @@ from repro.record.result.status import meaning
 from repro.runner.run import has_begun
 from repro.suite.planning.question import question_of
 from repro.tables.values import Row, plain
+from repro.tables.verdicts import ratio_and_span
 
 RUNS = Path("runs")
 
@@ -71,8 +72,8 @@ def verdict_of(record: Record) -> str:
     """Return the verdict on the declared contrast, else how many contrasts have which."""
     found = findings(record)
     if found.primary is not None:
-        ratio = found.primary.ratio
-        return found.primary.spoken if ratio is None else f"{found.primary.spoken}, {ratio:.3g} x"
+        ratio, _ = ratio_and_span(found.primary.ratio, None)
+        return f"{found.primary.spoken}, {ratio} x" if ratio else found.primary.spoken
     words = [item.spoken for item in found.comparisons]
     return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words)) or "no contrast"
 

@@ -205,12 +205,12 @@ def contents(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_a_resume_that_is_refused_leaves_every_file_as_it_was(
+def test_a_resume_that_is_refused_changes_no_file(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     after(monkeypatch, Launchers, "launch", 2)
     begin()
-    (tmp_path / "run" / "report" / "report.html").write_text("as it was")
+    (tmp_path / "run" / "report" / "report.html").write_text("an earlier report")
     before = contents(tmp_path / "run")
 
     def refused(*_: Any) -> Any:
