@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 
-from pydantic import ConfigDict
-
 from repro.bundle.judge import Answer
 from repro.core.errors import OutputError
 from repro.core.files import read_model
-from repro.core.frozen import Frozen
+from repro.core.frozen import Lenient
 from repro.record.folder.store import Record
 
 ANSWER_FILE = "reproduction.json"
@@ -25,10 +23,8 @@ def figures_sha256(record: Record) -> str:
     return hashlib.sha256(json.dumps([starts, figures]).encode()).hexdigest()
 
 
-class StatedClaim(Frozen):
+class StatedClaim(Lenient):
     """The answer for one claim, of a stated answer."""
-
-    model_config = ConfigDict(extra="ignore")
 
     label: str
     answer: Answer
@@ -37,10 +33,8 @@ class StatedClaim(Frozen):
     limits: tuple[str, ...] = ()
 
 
-class StatedAnswer(Frozen):
+class StatedAnswer(Lenient):
     """The answer that the folder of a second execution states in a file that `verify` does not cover."""
-
-    model_config = ConfigDict(extra="ignore")
 
     of: str
     """Hash of the figures of the record, as in the terms."""

@@ -14,7 +14,6 @@ from shlex import quote
 from repro.bundle.source import is_foreign, open_record
 from repro.bundle.verify_files import (
     CRATE,
-    JsonObject,
     Problem,
     Verification,
     check_index,
@@ -31,6 +30,7 @@ from repro.bundle.verify_trials import check_gated, check_pairing, verified_resu
 from repro.bundle.verify_tuning import check_choice, has_tuning, wrong_bars
 from repro.core import door
 from repro.core.errors import OutputError, visible
+from repro.core.frozen import Lenient
 from repro.core.source_code import PLACE_DIGITS, stored_source
 from repro.record.environment.environment import Environment
 from repro.record.environment.gpus import stand_ins
@@ -138,7 +138,7 @@ def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
     gate, crate = folder.parity_verdict, folder.root / CRATE
     passed = checked_model(gate, Gate, folder.root, found) if gate.exists() else None
     if crate.exists():
-        checked_model(crate, JsonObject, folder.root, found)
+        checked_model(crate, Lenient, folder.root, found)  # any JSON object
     source = folder.launchers if folder.launchers.exists() else folder.nodes
     history = (checked(source, lambda: read_nodes(folder), folder.root, found) if source.exists() else None) or ()
     attempts = checked(folder.ledger, lambda: read_attempts(folder.ledger), folder.root, found)

@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import ConfigDict
-
 from repro.core.errors import Exit, OutputError, ReproError, visible
 from repro.core.files import Model, read_model
-from repro.core.frozen import Frozen
 from repro.record.folder import index as record_index
 from repro.record.folder.store import SOLO, TUNING, RunFolder
 from repro.suite.planning.plan import Plan
@@ -206,12 +203,6 @@ def checked_model(path: Path, cls: type[Model], root: Path, found: Verification)
         return checked(path, lambda: read_model(path, cls), root, found)
     found.add(path.relative_to(root).as_posix(), "is missing, or not a regular file", "missing")
     return None
-
-
-class JsonObject(Frozen):
-    """A file that holds one JSON object."""
-
-    model_config = ConfigDict(extra="ignore")
 
 
 def unplanned_folders(folder: RunFolder, plan: Plan) -> Iterator[Problem]:

@@ -51,6 +51,12 @@ class Frozen(BaseModel):
         return fail_fast(handler(source))
 
 
+class Lenient(Frozen):
+    """Base of what another version may have written: unknown keys are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
 FORMAT: Literal[1] = 1
 """Changes with every change after which an older reader would be wrong; not promised before version 1.0."""
 

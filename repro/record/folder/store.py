@@ -13,13 +13,13 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, cast
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from repro.core import door
 from repro.core.devices import on_gpu
 from repro.core.errors import OutputError
 from repro.core.files import read_bounded, read_model
-from repro.core.frozen import Frozen
+from repro.core.frozen import Lenient
 from repro.record.environment.differences import DifferenceKind
 from repro.record.environment.environment import Environment
 from repro.record.environment.gpus import stand_ins
@@ -392,10 +392,8 @@ def _read_result(folder: RunFolder, trial: Trial) -> Result:
     return result
 
 
-class Finding(Frozen):
+class Finding(Lenient):
     """The fields of a finding of the parity gate that readers rely on."""
-
-    model_config = ConfigDict(extra="ignore")
 
     group: str
     reference: str
@@ -412,10 +410,8 @@ class Finding(Frozen):
     """Of a program: the cell that it was compared with; its own if it is the reference of others."""
 
 
-class Gate(Frozen):
+class Gate(Lenient):
     """The fields of the parity gate's file that readers rely on."""
-
-    model_config = ConfigDict(extra="ignore")
 
     needed: bool = False
     why: str = ""

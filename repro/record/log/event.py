@@ -7,20 +7,18 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, PlainSerializer, PlainValidator
+from pydantic import PlainSerializer, PlainValidator
 from typing_extensions import Self
 
 from repro.core.events import EventType
-from repro.core.frozen import Frozen
+from repro.core.frozen import Lenient
 
 
-class LogEvent(Frozen):
+class LogEvent(Lenient):
     """An event whose value has its fields; a field that was not given is left out.
 
     A reader ignores fields that it does not know, so that a later version may add some.
     """
-
-    model_config = ConfigDict(extra="ignore")
 
     key: ClassVar[str]
     event_type: ClassVar[EventType] = "POINT_IN_TIME"

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from repro.core.frozen import Frozen
+from repro.core.frozen import Frozen, Lenient
 from repro.record.result.step_causes import Place
 
 
-class RankWeights(Frozen):
+class RankWeights(Lenient):
     """Hashes of the weights that one rank holds at the end (`worker.weights`)."""
-
-    model_config = ConfigDict(extra="ignore")
 
     parts: str
     """Of which numbers it holds: ranks with equal parts must have equal values."""
@@ -30,10 +28,8 @@ class RankWeights(Frozen):
     """Such tensors."""
 
 
-class OwnEvaluation(Frozen):
+class OwnEvaluation(Lenient):
     """One evaluation that the harness repeated."""
-
-    model_config = ConfigDict(extra="ignore")
 
     number: int
     samples: int
@@ -46,10 +42,8 @@ class OwnEvaluation(Frozen):
     """What a value that differs equals instead."""
 
 
-class FinalFacts(Frozen):
+class FinalFacts(Lenient):
     """Facts about a finished trial that no engine states."""
-
-    model_config = ConfigDict(extra="ignore")
 
     ranks: tuple[RankWeights | None, ...] = ()
     """None: the rank's own weights cannot be read."""
@@ -116,10 +110,8 @@ class WeightsAt(Frozen):
     """Of the state of the generator of masks (dropout); "": none were drawn."""
 
 
-class RankLedger(Frozen):
+class RankLedger(Lenient):
     """The training of one rank, as torch's hooks saw it (`worker.ledger`)."""
-
-    model_config = ConfigDict(extra="ignore")
 
     steps: int
     forwarded: int
@@ -193,10 +185,8 @@ class ScoreAgain(Frozen):
     """Where it begins to differ; None: not looked for."""
 
 
-class StepsAgain(Frozen):
+class StepsAgain(Lenient):
     """The steps that the harness repeated after the trial (`worker.report.steps_after`)."""
-
-    model_config = ConfigDict(extra="ignore")
 
     dealt: tuple[int, ...] = ()
     """Steps of the trial, from 0, on whose batches they train in turn."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, create_model
+from pydantic import Field, create_model
 
-from repro.core.frozen import Frozen
+from repro.core.frozen import Frozen, Lenient
 from repro.record.log.event import LogEvent, Series, Start, Stop, ValueEvent
 from repro.record.log.facts import FinalFacts, RankLedger, StepsAgain
 from repro.record.result.parts import Checked, Figured, Formula, Frames, LayerCost, Model, Protocol, RankTraffic
@@ -166,10 +166,8 @@ class GradientPlan(ValueEvent):
     value: tuple[LayerCost, ...]
 
 
-class Compiled(Frozen):
+class Compiled(Lenient):
     """The code that one rank compiled in a part of its trial."""
-
-    model_config = ConfigDict(extra="ignore")
 
     seconds: float
     graphs: int

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict
-
-from repro.core.frozen import Frozen
+from repro.core.frozen import Frozen, Lenient
 from repro.core.numbers import plain_sum
 from repro.seams.workload import Direction
 
@@ -79,10 +77,8 @@ class Link(Frozen):
     """Payload of one TCP stream."""
 
 
-class Network(Frozen):
+class Network(Lenient):
     """The network that a launcher set up for a trial; further details stay in the launcher's own file."""
-
-    model_config = ConfigDict(extra="ignore")
 
     origin: str
     """emulated or measured."""
@@ -139,10 +135,8 @@ class Traffic(Frozen):
         return unknown / total if (total := sum(line.payload_bytes for line in lines)) else 0.0
 
 
-class Model(Frozen):
+class Model(Lenient):
     """Size and arithmetic of a trial's model (event `x_model`)."""
-
-    model_config = ConfigDict(extra="ignore")
 
     parameters: int
     forward_flops: float | None
@@ -313,10 +307,8 @@ class Figured(Frozen):
     """As in `repro.seams.measurement.FigureKind`."""
 
 
-class Operation(Frozen):
+class Operation(Lenient):
     """Operations of one trial; the time of one is the MAX over ranks, seconds."""
-
-    model_config = ConfigDict(extra="ignore")  # a later version may store more
 
     items: str
     """Plural noun of what an operation processes."""
@@ -352,14 +344,12 @@ class ServerTraffic(Frozen):
     received_bytes: int
 
 
-class Protocol(Frozen):
+class Protocol(Lenient):
     """The protocol of a parameter server.
 
     The version lag (staleness) of an update is the version that it was applied to, minus the version that its gradient
     was computed with. The clock lag is how many clocks its worker had finished more than the slowest worker.
     """
-
-    model_config = ConfigDict(extra="ignore")
 
     mode: str
     workers: int
