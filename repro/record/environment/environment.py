@@ -20,6 +20,7 @@ from pydantic import Field
 
 import repro
 from repro.core import control_group
+from repro.core.control_group import text_of
 from repro.core.devices import on_gpu
 from repro.core.errors import UsageError
 from repro.core.files import LATEST_MS
@@ -164,27 +165,30 @@ def take(
     Args:
         named: it takes part in a run on several computers, whose names the record has.
     """
+    import psutil
+
     packages, status = _importable(tuple(sys.path)), _git("status", "--porcelain", "--untracked-files=no")
     variables, limits = settings(os.environ), control_group.limits()
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+    memory = psutil.virtual_memory().total
     return Environment(
         repro_version=repro.__version__,
         python=f"{platform.python_implementation()} {platform.python_version()}",
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        cpu=_cpu(), cores=machine.cores, memory_bytes=_memory(), device=machine.device,
+        cpu=_cpu(), cores=machine.cores, memory_bytes=memory, device=machine.device,
         devices=used_gpus() if on_gpu(machine.device) else (),
         interconnect=interconnect(machine.device_count if on_gpu(machine.device) else 0),
         libraries={name: packages[name] for name in NAMED if name in packages},
         packages=tuple(sorted(f"{name}=={number}" for name, number in packages.items())),
         settings=split(variables, places=False), commit=commit(), dirty=None if status is None else bool(status),
         load_1min=load, busy_cores=load_now() if load is not None and load > BUSY * machine.cores else None, data=data,
-        started_ms=time.time_ns() // 1_000_000, governor=_first_line(GOVERNOR),
+        started_ms=time.time_ns() // 1_000_000, governor=text_of(GOVERNOR).partition("\n")[0].strip() or None,
         limits=split(limits, places=False),
         others_sha256=others_sha256(os.environ),
         diff_sha256=edits_sha256(),
         plugins=plugins, price=declared_price(os.environ),
         placement=Placement(
-            host=host_here(named), cores=cores_here(), memory_bytes=_memory(),
+            host=host_here(named), cores=cores_here(), memory_bytes=memory,
             gpus=tuple(sorted(used_uuids() or ())) if on_gpu(machine.device) else (),
             settings=split(variables, places=True), limits=split(limits, places=True)),
     )
@@ -229,28 +233,10 @@ def others_sha256(environment: Mapping[str, str]) -> str:
     return hashlib.sha256("\0".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _first_line(path: Path) -> str | None:
-    try:
-        return path.read_text().partition("\n")[0].strip() or None
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
 def _cpu() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or "unknown"
-
-
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return None
+    lines = text_of(Path("/proc/cpuinfo")).splitlines()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or "unknown"
 
 
 def commit() -> str | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from repro.core.control_group import text_of
 from repro.core.frozen import Frozen
 from repro.core.numbers import spans
 
@@ -80,20 +81,14 @@ def host_here(named: bool, machine_id: Path = MACHINE_ID) -> str:
     host = os.environ.get("REPRO_NODE") or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     if named or "REPRO_NODE" in os.environ or any(name in os.environ for name in JOBS):
         return host
-    try:
-        known = machine_id.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        known = ""
+    known = text_of(machine_id).strip()
     # A container has no machine id and a new name each time; the kernel tells it from those of other computers.
     return f"computer {_hashed(f'repro {known} {host}' if known else f'repro {boot_id()}')}"
 
 
 def boot_id() -> str:
     """Return what tells this kernel, since it was booted, from all others; "" if it does not say."""
-    try:
-        return BOOT.read_text().strip()
-    except OSError:
-        return ""
+    return text_of(BOOT).strip()
 
 
 def _hashed(text: str) -> str:

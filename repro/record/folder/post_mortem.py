@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from repro.core.control_group import text_of
 from repro.core.redact import HIDDEN, masked, secrets
 from repro.seams.launching import LaunchResult, RankEnd
 
@@ -59,10 +60,7 @@ def _with_oom_kill(end: RankEnd, before: Snapshot) -> RankEnd:
 
 def oom_kills() -> int | None:
     """Return the number of OOM kills since boot; None if the kernel does not report it."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return None
+    lines = text_of(Path("/proc/vmstat")).splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
 
 
