@@ -78,7 +78,7 @@ def _fill(client: Any, runs: Sequence[Any], folder: RunFolder, aside: Path) -> N
 
 def _attempt(run: Any) -> int:
     text = run.data.tags.get("repro.attempt", "")
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() else 0
 
 
 def _fetch(client: Any, run: Any, target: Path, wanted: re.Pattern[str], aside: Path) -> list[str]:

@@ -127,7 +127,7 @@ def attempt_runs(record: Record) -> dict[str, list[AttemptRun]]:
     found: dict[str, list[AttemptRun]] = {}
     for trial in record.plan.trials():
         name, folder = trial.trial_id, record.folder
-        numbers = {int(path.stem[7:]) for path in folder.trial(name).glob("result_*.txt") if path.stem[7:].isdigit()}
+        numbers = {number for number, _ in folder.logs(name)}
         numbers |= {attempt for trial_id, attempt in entries if trial_id == name}
         result = results.get(name)
         for number in sorted(numbers):

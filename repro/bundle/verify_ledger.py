@@ -172,10 +172,8 @@ def unlisted_logs(folder: RunFolder, trial: Trial, attempts: Sequence[Attempt]) 
     """Find logs of attempts that the ledger does not list."""
     name = trial.trial_id
     known = {item.attempt for item in attempts if item.trial_id == name}
-    place = folder.trial(name)
-    for path in sorted(place.glob("result_*.txt")):
-        number = path.stem.rpartition("_")[2]
-        if number.isdecimal() and int(number) not in known:
+    for number, path in folder.logs(name):
+        if number not in known:
             yield Problem(f"trials/{name}/{path.name}", "is the log of an attempt that the ledger does not "
                           "list", "ledger")
 

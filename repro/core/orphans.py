@@ -62,7 +62,7 @@ def is_over(owner: str) -> bool:
     is no identity.
     """
     pid, start, place = (*owner.split(":"), "", "")[:3]
-    if not pid.isdigit() or int(pid) == os.getpid() or place not in ("", _place()):
+    if not pid.isdecimal() or int(pid) == os.getpid() or place not in ("", _place()):
         return False
     return _start(int(pid)) != start
 

@@ -112,6 +112,11 @@ class RunFolder:
         """Rank 0's events of one attempt."""
         return self.trial(trial_id) / f"result_{attempt}.txt"
 
+    def logs(self, trial_id: str) -> list[tuple[int, Path]]:
+        """Return (attempt, log) of every log of a trial that is there, by name."""
+        found = [(path.stem.removeprefix("result_"), path) for path in self.trial(trial_id).glob("result_*.txt")]
+        return [(int(number), path) for number, path in sorted(found) if number.isdecimal()]
+
     def system_log(self, trial_id: str, attempt: int) -> Path:
         """System metrics of one attempt, sampled by the parent."""
         return self.trial(trial_id) / f"system_{attempt}.txt"
@@ -285,9 +290,9 @@ class Record:
     def next_attempt(self, trial_id: str) -> int:
         """Return the number of the next start of a trial: above all in the ledger and in the names of its logs."""
         known = [item.attempt for item in self.attempts if item.trial_id == trial_id]
-        logs = [path.name[7:-4] for path in self.folder.trial(trial_id).glob("result_*.txt")]
+        logs = [number for number, _ in self.folder.logs(trial_id)]
         lost = self.plan.whole.started.get(trial_id, 0) if self.plan.whole else 0
-        return 1 + max([lost, *known, *(int(number) for number in logs if number.isdecimal())])
+        return 1 + max([lost, *known, *logs])
 
 
 def read_record(root: Path) -> Record:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from repro.reporters.published.formats import WRITERS
+from repro.reporters.tracking.run_view import attempt_runs
 
 from repro.compare.runs.merge import sections
 from repro.core import registry
@@ -53,6 +54,15 @@ def harmless(page: str, scripts: int, images: int = 0) -> None:
     assert not re.search("[\u202e\u202c\u2066\x1b\x00]", page)
     assert "alert(1)" in unescape(page), "the name is shown"
     assert "49" not in re.findall(r"onmouseover=.{0,40}", unescape(page))[0], "no template in a name is run"
+
+
+def test_a_log_whose_name_has_no_attempt_is_none(tmp_path: Path) -> None:
+    """A superscript is a digit to `isdigit`, and no number to `int`."""
+    record = make_record(tmp_path / "run", only=1)
+    before = {cell: len(runs) for cell, runs in attempt_runs(record).items()}
+    (log,) = record.folder.root.glob("trials/*/result_1.txt")
+    log.with_name("result_\u00b2.txt").write_bytes(log.read_bytes())
+    assert {cell: len(runs) for cell, runs in attempt_runs(record).items()} == before
 
 
 def hostile_record(root: Path) -> Record:
