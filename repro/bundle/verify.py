@@ -177,9 +177,7 @@ def find_emulated(listed: Sequence[str], named: Sequence[str], found: Verificati
                   "plan")
 
 
-def _check_registration(
-    folder: RunFolder, plan: Plan, attempts: list[Attempt] | None, found: Verification
-) -> None:
+def _check_registration(folder: RunFolder, plan: Plan, attempts: list[Attempt] | None, found: Verification) -> None:
     """Check that a registration, if there is one, names the trials of the plan and was made before they began."""
     found.registered = (folder.root / registration.NAME).exists()
     if not found.registered:

@@ -257,9 +257,7 @@ ROUNDED = 1e-9
 """Relative difference of figures that other versions of numerical libraries may cause."""
 
 
-def check_looks(
-    folder: RunFolder, plan: Plan, results: Sequence[Result], found: Verification
-) -> tuple[Look, ...]:
+def check_looks(folder: RunFolder, plan: Plan, results: Sequence[Result], found: Verification) -> tuple[Look, ...]:
     """Check the looks of a record; return them."""
     try:
         lines = read_lines(folder.looks, Look)
@@ -303,9 +301,7 @@ def _replaced(lines: Sequence[Look], looks: Sequence[Look]) -> Iterator[str]:
                    "again")
 
 
-def _differences(
-    plan: Plan, results: Sequence[Result], execution: Execution, looks: Sequence[Look]
-) -> Iterator[str]:
+def _differences(plan: Plan, results: Sequence[Result], execution: Execution, looks: Sequence[Look]) -> Iterator[str]:
     """Compare the looks with those that the results give."""
     derived = {taken.stage.number: taken for taken in looks_taken(plan, results, execution)}
     for look in looks:

@@ -17,15 +17,7 @@ from repro.record.log.reading import read_log
 from repro.record.log.schema import Bar, HopelessBar
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
-from repro.record.tuning import (
-    DECLARED,
-    FROZEN,
-    Declared,
-    Tuning,
-    read_declared,
-    read_tuning,
-    tuning_sha256,
-)
+from repro.record.tuning import DECLARED, FROZEN, Declared, Tuning, read_declared, read_tuning, tuning_sha256
 from repro.suite.contenders import tuning_suite
 from repro.suite.levels import contender_key, contender_label
 from repro.suite.model import Suite

@@ -182,5 +182,4 @@ def visible(text: str, kept: str = "") -> str:
     """Return `text` with control, format and direction characters and lone surrogates, but `kept`, as escapes."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(sign if unicodedata.category(sign)[0] != "C" or sign in kept else ascii(sign)[1:-1]
-                   for sign in text)
+    return "".join(sign if unicodedata.category(sign)[0] != "C" or sign in kept else ascii(sign)[1:-1] for sign in text)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from repro.core.errors import OutputError, UsageError
+from repro.core.errors import UsageError
 from repro.core.files import LATEST_MS
 from repro.core.frozen import Frozen
 from repro.core.machine import user_folder
@@ -22,6 +22,7 @@ from repro.suite.planning.plan import Plan
 from repro.suite.planning.question import stop_of
 
 _log = logging.getLogger(__name__)
+BEGUN, QUESTIONS = "begun.jsonl", "questions.jsonl"
 
 
 class Answered(Frozen):
@@ -60,29 +61,33 @@ def questions_file() -> Path:
     Raises:
         UsageError: the user has no home folder.
     """
-    return _state() / "questions.jsonl"
+    return _state() / QUESTIONS
 
 
 def _state() -> Path:
     return user_folder("XDG_STATE_HOME", ".local/state") / "repro"
 
 
+def _keep(name: str, line: Frozen) -> None:
+    """Append a line to a file of the user's state; without a word if it cannot be written."""
+    try:
+        _state().mkdir(mode=0o700, parents=True, exist_ok=True)
+        append_line(_state() / name, line)
+    except (UsageError, OSError) as error:
+        _log.debug("%s is not written: %s", name, error)
+
+
 def keep_begun(run: Path, permits: str) -> None:
     """Note that the user began a run in the folder `run`; without a word if it cannot be written."""
-    try:
-        place = _state() / "begun.jsonl"
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        append_line(place, Begun(machine=platform.node(), run=str(run.resolve()), permits=permits,
-                                 at_ms=round(time.time() * 1e3)))
-    except (UsageError, OSError, OutputError) as error:
-        _log.debug("the run is not noted: %s", error)
+    _keep(BEGUN, Begun(machine=platform.node(), run=str(run.resolve()), permits=permits,
+                       at_ms=round(time.time() * 1e3)))
 
 
 def begun_here(run: Path, permits: str) -> bool:
     """Return whether the user began the run in this folder on this machine, with the same code and options."""
     try:
-        lines = read_lines(_state() / "begun.jsonl", Begun)
-    except (UsageError, OSError, OutputError) as error:
+        lines = read_lines(_state() / BEGUN, Begun)
+    except (UsageError, OSError) as error:
         _log.debug("runs that began here are unknown: %s", error)
         return False
     wanted = platform.node(), str(run.resolve()), permits
@@ -118,12 +123,7 @@ def _terms_of(plan: Plan) -> str:
 
 def keep_answer(question: str, plan: Plan, run: Path, answer: str) -> None:
     """Append the answer of a run in the folder `run`; without a word if it cannot be written."""
-    try:
-        place = questions_file()
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        append_line(place, Answered(
-            question=question, machine=platform.node(), run=run.resolve().name, master_seed=plan.master_seed,
-            order_seed=plan.order_seed, stop=stop_of(plan), terms=_terms_of(plan), answer=answer,
-            at_ms=round(time.time() * 1e3)))
-    except (UsageError, OSError) as error:
-        _log.debug("the answer is not kept: %s", error)
+    _keep(QUESTIONS, Answered(
+        question=question, machine=platform.node(), run=run.resolve().name, master_seed=plan.master_seed,
+        order_seed=plan.order_seed, stop=stop_of(plan), terms=_terms_of(plan), answer=answer,
+        at_ms=round(time.time() * 1e3)))

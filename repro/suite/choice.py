@@ -149,9 +149,7 @@ def _owners(seam: str, error: ValidationError) -> str:
     return f"; it is an option of {seam} {' and '.join(found)}" if found else ""
 
 
-def _recorded(
-    recorded: RecordedPlugins, seam: str, kind: str, code: str, options: dict[str, Any]
-) -> Choice:
+def _recorded(recorded: RecordedPlugins, seam: str, kind: str, code: str, options: dict[str, Any]) -> Choice:
     """Return a choice of a record: of the plug-in as installed if it is what the record describes, else a stand-in."""
     if not re.match(NAME, kind):
         raise FieldProblem(f"no {seam} can have this name: {kind[:60]!r}")

@@ -229,9 +229,7 @@ def _apply_to_tuning(data: dict[str, Any], key: str, values: list[Any], shown: s
     data["tune"] = data["tune"] | {key.partition(".")[2]: values[0]}
 
 
-def _set_factor(
-    data: dict[str, Any], key: str, values: list[Any], shown: str, written: dict[FieldPath, str]
-) -> None:
+def _set_factor(data: dict[str, Any], key: str, values: list[Any], shown: str, written: dict[FieldPath, str]) -> None:
     """Set a field to one value, or make it a factor of several; a factor above or below the key is replaced."""
     if not isinstance(data.get("matrix", {}), dict) or not isinstance(data.get("trial", {}), dict):
         return  # the file itself is wrong, and the override must not hide that

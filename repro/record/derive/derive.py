@@ -90,11 +90,12 @@ def derive_program(
     clocks = read_clocks(log, points, choices.stop, crossing) if status == "ok" and crossing is not None else {}
     if status == "ok" and crossing is None and choices.stop.has_target:
         status, reasons = "invalid", (NoSuccess(contest=choices.stop.judges == "mean"),)
+    evaluations, compared = log.all(schema.Evaluation), log.last(schema.ClocksCompared)
     if clocks and crossing is not None:
         clocks["tta_wall_bounds"] = _wall_bounds(log, crossing[1], clocks["tta_wall"])
-        if not _own_clock_counts(log, crossing[1]):
+        # The program's own clock counts if it states one there and could be compared with ours: by two statements.
+        if evaluations[crossing[1]].own_seconds is None or compared is None or compared.own_share is None:
             clocks["tta_train"] = None
-    evaluations = log.all(schema.Evaluation)
     if "epochs_to_target" in clocks and not any(event.epochs_known for event in evaluations):
         clocks["epochs_to_target"] = None
     if "samples_to_target" in clocks and not all(event.counted for event in evaluations):
@@ -118,14 +119,6 @@ def _wall_bounds(log: TrialLog, at: int, wall: float) -> tuple[float, float] | N
     arrived = [item.at_ns for item in log.recorded if isinstance(item.event, schema.Evaluation)][at]
     late = 0.0 if since is None or arrived is None else (arrived - since) / 1e9
     return max(0.0, wall - late), wall + (0.0 if began is None else (log.run_start - began) / 1e9)
-
-
-def _own_clock_counts(log: TrialLog, at: int) -> bool:
-    """Return whether the program's own clock gives the time of an evaluation: it states one there, and it could be
-    compared with ours, which takes two statements."""
-    compared = log.last(schema.ClocksCompared)
-    return (log.all(schema.Evaluation)[at].own_seconds is not None and compared is not None
-            and compared.own_share is not None)
 
 
 def _measured(choices: ProgramConfig, log: TrialLog, points: Sequence[Point]) -> dict[str, Any]:

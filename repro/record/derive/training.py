@@ -55,15 +55,13 @@ from repro.record.result.result_warnings import (
     init_excess,
 )
 from repro.record.result.results import LOST, PHASES, Point, Result
-from repro.record.result.status import Status, meaning
+from repro.record.result.status import meaning
 from repro.seams.launching import LaunchResult
 from repro.seams.training import Workload
 from repro.suite.model import Trial
 
 
-def derive_training(
-    trial: Trial, attempt: int, log: TrialLog, outcome: LaunchResult | None
-) -> Result:
+def derive_training(trial: Trial, attempt: int, log: TrialLog, outcome: LaunchResult | None) -> Result:
     """Return the result of one attempt of a trial of kind training."""
     base = common_fields(trial, attempt, log) | {
         "hashes": log.mapping(schema.Hashes), "network": (network := outcome.network if outcome else None),
@@ -71,7 +69,9 @@ def derive_training(
         "every_rank": covers_every_rank(facts) if (facts := log.facts()) else None,
     }
     resumed = tuple(event.value for event in log.all(schema.ResumedFrom))
-    status, reasons = _judged(trial, log, *read_status(log, outcome))
+    status, reasons = read_status(log, outcome)
+    if meaning(status).logged and (wrong := tuple(_unlike_requested(trial, log))):
+        status, reasons = "invalid", wrong
     if log.run_start is None:
         return Result(**base, status=status, reasons=reasons, warnings=resumed)
     points = read_curve(log)
@@ -86,15 +86,8 @@ def derive_training(
         *_doubts(trial, log, points, measured)))
 
 
-def _judged(
-    trial: Trial, log: TrialLog, status: Status, reasons: tuple[Reason, ...]
-) -> tuple[Status, tuple[Reason, ...]]:
-    """Make a trial invalid if it trained to its end, but with other data or settings than requested."""
-    wrong = tuple(_unlike_requested(trial, log)) if meaning(status).logged else ()
-    return ("invalid", wrong) if wrong else (status, reasons)
-
-
 def _unlike_requested(trial: Trial, log: TrialLog) -> Iterator[Reason]:
+    """Yield why a trial that trained to its end is invalid: other data or settings than requested."""
     if fed := log.last(schema.Fed):
         yield from (OtherData(what=kind) for kind, equal in fed.as_seeded.model_dump().items() if not equal)
     if short := next((event for event in log.all(schema.Evaluation) if event.evaluated is not None), None):

@@ -136,8 +136,7 @@ def waiting_locks(environment: Mapping[str, str] = os.environ) -> Iterator[Path]
     """
     root = environment.get("TORCH_EXTENSIONS_DIR")
     cache = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '~')}/.cache"
-    found = (Path(root).glob("*/lock") if root else
-             Path(cache, "torch_extensions").expanduser().glob("py*/*/lock"))
+    found = Path(root).glob("*/lock") if root else Path(cache, "torch_extensions").expanduser().glob("py*/*/lock")
     locks = {path.resolve(): path for path in sorted(found)}
     if locks:
         held = set(_open_files())

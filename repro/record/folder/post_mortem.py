@@ -34,8 +34,7 @@ class Snapshot:
 
 def take_snapshot(folder: Path) -> Snapshot:
     """Record the sizes of the ranks' logs in `folder` and the kernel's count of OOM kills."""
-    return Snapshot(folder, {path.name: path.lstat().st_size for path in folder.glob("rank*.log")},
-                    oom_kills())
+    return Snapshot(folder, {path.name: path.lstat().st_size for path in folder.glob("rank*.log")}, oom_kills())
 
 
 def explain(outcome: LaunchResult, before: Snapshot) -> LaunchResult:

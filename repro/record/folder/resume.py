@@ -284,8 +284,7 @@ def record_set_aside(folder: RunFolder, plan: Plan, found: Sequence[Damaged]) ->
             else:
                 reasons = stated(f"{text}; it had ended as {line.status}")
                 entry = line.model_copy(update={"status": LOST, "reasons": reasons})
-            folder.append_incident(LOST, f"attempt {number}: {entry.reason}; the trial was run again",
-                                   trial.trial_id)
+            folder.append_incident(LOST, f"attempt {number}: {entry.reason}; the trial was run again", trial.trial_id)
             folder.append_attempt(entry)
 
 

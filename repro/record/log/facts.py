@@ -72,8 +72,7 @@ an option of the optimizer.
 """
 
 
-Cause = Literal["", "late", "left out", "held", "narrow", "multiple", "order", "repeated", "some",
-                "shape"]
+Cause = Literal["", "late", "left out", "held", "narrow", "multiple", "order", "repeated", "some", "shape"]
 """What a wrong rate looks like: that of the step before, 0, that of the first step. What other inputs or targets look
 like: rounded to bfloat16, a multiple, in another order, some twice and others not at all, some of them others, or of
 another shape."""

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Status = Literal["ok", "missed", "diverged", "out_of_memory", "timed_out", "hung", "crashed", "invalid",
-                 "abandoned"]
+Status = Literal["ok", "missed", "diverged", "out_of_memory", "timed_out", "hung", "crashed", "invalid", "abandoned"]
 """Statuses of results: the rows of `STATUSES` with `result`."""
 Target = Literal["reached", "watched", "never", "unknown"]
 Level = Literal["ok", "warn", "fail"]

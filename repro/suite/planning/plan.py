@@ -268,9 +268,7 @@ def make_plan(
     return plan.model_copy(update={"notes": notes, "smoke_note": smoke_note})
 
 
-def _keep_contrasts(
-    suite: Suite, cells: list[Cell], problem: Problem, overridden: bool
-) -> tuple[Suite, list[str]]:
+def _keep_contrasts(suite: Suite, cells: list[Cell], problem: Problem, overridden: bool) -> tuple[Suite, list[str]]:
     """Return the suite with the contrasts that its cells can answer, and a note for each that overrides removed."""
     data = [cell.choices.stated() for cell in cells]
     wanted: list[tuple[dict[str, Any], FieldPath]] = [(suite.baseline, ("baseline",))] if suite.baseline else []
