@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from repro.core.events import EVALUATION_KEYS, Event, parse_line
 from repro.program.observation import Line, Observation, Order, OutputProblem, Reader, Seen, quoted
-from repro.suite.kinds.evaluation import Evaluation, OutputPatterns, compile_pattern
+from repro.suite.kinds.evaluation import Evaluation, compile_pattern
 
 NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|nan|inf|infinity)", re.IGNORECASE)
 COUNT = re.compile(r"[0-9]{1,18}")
@@ -45,13 +45,16 @@ class StartFinder:
 
 
 class PatternReader(Reader):
-    """Finds observations by `OutputPatterns`. A group that took no part in a match states nothing."""
+    """Finds observations by patterns. A group that took no part in a match states nothing."""
 
-    def __init__(self, patterns: OutputPatterns) -> None:
-        """Raises:
-            FieldProblem: as `OutputPatterns.compiled`.
+    def __init__(self, patterns: Mapping[str, str]) -> None:
+        """Args:
+            patterns: by their names in `repro.suite.kinds.evaluation.GROUPS`.
+
+        Raises:
+            FieldProblem: as `compile_pattern`.
         """
-        self._patterns = patterns.compiled()
+        self._patterns = {name: compile_pattern(name, text) for name, text in patterns.items()}
         self._order = Order()
         context = self._patterns.get("context")
         self._context = dict.fromkeys(context.names, "0") if context is not None else {}

@@ -15,7 +15,6 @@ from repro.cli.commands.new import PUBLIC
 from repro.cli.main import cli
 from repro.core.errors import OutputError, UsageError
 from repro.program.output_readers import PatternReader, StartFinder
-from repro.suite.kinds.evaluation import OutputPatterns
 from tests.commands import command
 from tests.plans import plan_file
 from tests.unit.program.printed import evaluations, printed, seen
@@ -151,7 +150,7 @@ def test_the_program_prints_what_its_suite_reads_and_reaches_its_target(tmp_path
     done = subprocess.run(command, cwd=folder, text=True, capture_output=True, timeout=120, check=True)
     first, *lines = done.stdout.splitlines()
     assert re.search(start, first) and not any(re.search(start, line) for line in lines)
-    found = seen(PatternReader(OutputPatterns(pattern)), printed(*lines))
+    found = seen(PatternReader({"evaluation": pattern}), printed(*lines))
     assert [one.step for one in evaluations(found)] == list(range(20, 401, 20))
     assert max(one.value or 0 for one in found) >= 0.95
     assert all(one.own_seconds for one in found)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import re2
@@ -25,7 +26,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "evaluation": ("value", *POSITIONS, *CLOCKS), "progress": (*POSITIONS, *CLOCKS), "context": POSITIONS,
     "start": (), "stop": (),
 }
-"""Named groups that each pattern may have."""
+"""Patterns of a program's lines, each searched anywhere in a line, and the named groups that each may have.
+
+evaluation: a statement of the quality (group `value`), and where it has them a position and a clock. progress: one of
+position or clock without a quality. context: a line whose position holds for the evaluations after it that state none.
+start: the training begins. stop: it ended; lines after it mean nothing.
+"""
 
 
 class Pattern:
@@ -49,34 +55,11 @@ class Pattern:
                 for name, index in self._groups if (found := match[index]) is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class OutputPatterns:
-    """Patterns of a program's lines. Each is searched anywhere in a line."""
-
-    evaluation: str
-    """A statement of the quality: group `value`, and where it has them a position and a clock."""
-    progress: str | None = None
-    """A statement of position or clock without a quality."""
-    context: str | None = None
-    """A line whose position holds for the evaluations after it that state none."""
-    stop: str | None = None
-    """The training ended; lines after it mean nothing."""
-
-    def compiled(self) -> dict[str, Pattern]:
-        """Return the compiled patterns by name.
-
-        Raises:
-            FieldProblem: a pattern is no regular expression, has a group that means nothing, or lacks one it needs.
-        """
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: compile_pattern(name, text) for name, text in given.items() if text is not None}
-
-
 def compile_pattern(name: str, text: str) -> Pattern:
     """Return the compiled pattern; `name` is a key of `GROUPS`. It has neither look-around nor back references.
 
     Raises:
-        FieldProblem: as `OutputPatterns.compiled`.
+        FieldProblem: it is no regular expression, has a group that means nothing, or lacks one it needs.
     """
     if len(text) > LONGEST:
         raise FieldProblem(f"a pattern of {len(text)} characters; at most {LONGEST} are read", (name,))
@@ -140,21 +123,21 @@ class Ready:
     """One such name."""
     kind: Kind = "patterns"
     """patterns: lines by `patterns`; airbench: its table; csv: a file of metrics, not lines."""
-    made: OutputPatterns | None = None
-    """With METRIC for the name of the quality."""
+    made: Mapping[str, str] = field(default_factory=dict)
+    """By their names in `GROUPS`, with METRIC for the name of the quality."""
     start: str = ""
     """What it prints when its training begins, after imports and data; not every version and option of it does. "": its
     table says so."""
 
-    def patterns(self, metric: str) -> OutputPatterns:
-        """Return the patterns for a quality.
+    def patterns(self, metric: str) -> dict[str, str]:
+        """Return the patterns for a quality, by name.
 
         Raises:
             FieldProblem: this kind is not read by patterns.
         """
-        if self.made is None:
+        if not self.made:
             raise FieldProblem(f"{self.about}: it is read by its columns, not by patterns")
-        return replace(self.made, evaluation=self.made.evaluation.replace("METRIC", re.escape(metric)))
+        return {**self.made, "evaluation": self.made["evaluation"].replace("METRIC", re.escape(metric))}
 
 
 EPOCH = r".*'epoch': '?(?P<epoch>[^,'}]+)"
@@ -165,23 +148,23 @@ BAR = r": .*\| *0/(?:\d+|\?) \[00:00<"
 """The first state of a progress bar of tqdm, after its title."""
 READY: dict[str, Ready] = {
     "nanogpt-speedrun": Ready("modded-nanogpt's speed-run", "val_loss", "val_loss",
-                              start=r"(?:^|\]: ?)step:0/\d+ ", made=OutputPatterns(
-        evaluation=rf"{SPEEDRUN}METRIC:(?P<value>\S+)(?: {CLOCK})?",
-        progress=rf"{SPEEDRUN}(?:train_loss:\S+ )?(?:{CLOCK}|train_time:)")),
-    "nanogpt": Ready("nanoGPT's train.py", "val_loss", "val_loss", start="^using fused AdamW: ", made=OutputPatterns(
-        evaluation=r"^step (?P<step>\d+): train loss \S+, val loss (?P<value>[^\s,]+)",
-        progress=r"^iter (?P<step>\d+): loss ")),
+                              start=r"(?:^|\]: ?)step:0/\d+ ", made={
+        "evaluation": rf"{SPEEDRUN}METRIC:(?P<value>\S+)(?: {CLOCK})?",
+        "progress": rf"{SPEEDRUN}(?:train_loss:\S+ )?(?:{CLOCK}|train_time:)"}),
+    "nanogpt": Ready("nanoGPT's train.py", "val_loss", "val_loss", start="^using fused AdamW: ", made={
+        "evaluation": r"^step (?P<step>\d+): train loss \S+, val loss (?P<value>[^\s,]+)",
+        "progress": r"^iter (?P<step>\d+): loss "}),
     "llm.c": Ready("llm.c's train_gpt2", "val_loss", "val_loss",
-                   start="^(?:=> setting grad_accum_steps=|val dataset num_batches: )", made=OutputPatterns(
-        evaluation=r"^val loss (?P<value>\S+)$", progress=LLM_C_STEP, context=LLM_C_STEP)),
+                   start="^(?:=> setting grad_accum_steps=|val dataset num_batches: )", made={
+        "evaluation": r"^val loss (?P<value>\S+)$", "progress": LLM_C_STEP, "context": LLM_C_STEP}),
     "huggingface-trainer": Ready("Hugging Face Trainer's dictionaries", r"eval_\w+", "eval_loss",
                                  start=r"\*{5} Running training \*{5}|^ *0%\|.*\| *0/\d+ \[00:00<",
-                                 made=OutputPatterns(
-        evaluation=rf"'METRIC': '?(?P<value>[^,'}}]+){EPOCH}", progress=rf"\{{'loss': {EPOCH}",
-        stop=r"\{'train_runtime': ")),
+                                 made={
+        "evaluation": rf"'METRIC': '?(?P<value>[^,'}}]+){EPOCH}", "progress": rf"\{{'loss': {EPOCH}",
+        "stop": r"\{'train_runtime': "}),
     "keras": Ready("Keras' fit, verbose 1 or 2", r"val_\w+", "val_accuracy", start=r"^Epoch 1/\d+$",
-                   made=OutputPatterns(
-        evaluation=r"^ *\d+/\d+ .* - METRIC: (?P<value>\S+)", context=r"^Epoch (?P<epoch>\d+)/\d+$")),
+                   made={
+        "evaluation": r"^ *\d+/\d+ .* - METRIC: (?P<value>\S+)", "context": r"^Epoch (?P<epoch>\d+)/\d+$"}),
     "airbench": Ready("cifar10-airbench's table", "val_acc|tta_val_acc", "tta_val_acc", kind="airbench"),
     "lightning-csv": Ready("Lightning's metrics.csv", r"[^,\s\"]+", "val_loss", kind="csv",
                            start=f"Total estimated model params size|^(?:Training|Epoch 0){BAR}"),
@@ -245,7 +228,8 @@ class Evaluation(SuitePart):
                 raise FieldProblem(f"the ready pattern {self.pattern} has its own; remove it", (name,))
         elif self.reader == "pattern":
             try:
-                self.patterns().compiled()
+                for name, text in self.patterns().items():
+                    compile_pattern(name, text)
             except FieldProblem as error:
                 path = "pattern" if error.path == ("evaluation",) else error.path[0]
                 raise FieldProblem(str(error), (path,)) from error
@@ -275,9 +259,9 @@ class Evaluation(SuitePart):
         """The program may say how long it has trained at an evaluation, by its own clock."""
         if self.reader != "pattern":
             return self.reader == "mllog"
-        if self.known is not None and self.known.made is None:
+        if self.known is not None and not self.known.made:
             return self.known.kind == "airbench"
-        return any(f"(?P<{clock}>" in self.patterns().evaluation for clock in CLOCKS)
+        return any(f"(?P<{clock}>" in self.patterns()["evaluation"] for clock in CLOCKS)
 
     @property
     def begins(self) -> str:
@@ -289,8 +273,9 @@ class Evaluation(SuitePart):
         """The quality comes from a file and not from the output."""
         return self.reader == "tensorboard" or (self.known is not None and self.known.kind == "csv")
 
-    def patterns(self) -> OutputPatterns:
-        """Return what the lines of the output mean."""
+    def patterns(self) -> dict[str, str]:
+        """Return what the lines of the output mean: patterns by their names in `GROUPS`."""
         if self.known is not None:
             return self.known.patterns(self.metric)
-        return OutputPatterns(self.pattern, self.progress or None, self.context or None, self.stop or None)
+        given = {"evaluation": self.pattern, "progress": self.progress, "context": self.context, "stop": self.stop}
+        return {name: text for name, text in given.items() if text}

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from repro.program.clocks import LATENESS, Agreement, Finding, compare
 from repro.program.observation import LONGEST, Line, LineSplitter, Observation, Seen
 from repro.program.output_readers import PatternReader
-from repro.suite.kinds.evaluation import OutputPatterns
 from tests.unit.program.printed import seen
 
 STARTED = 5_000_000_000_000
@@ -214,7 +213,7 @@ def test_without_two_clocked_statements_there_is_nothing_to_compare(observations
 def test_a_real_program_that_prints_into_a_pipe(flags: tuple[str, ...], late: list[int]) -> None:
     code = "import time\nfor step in range(3):\n time.sleep(0.05)\n print(f'step {step} loss {step}.5')"
     started = time.monotonic_ns()
-    splitter, reader = LineSplitter(), PatternReader(OutputPatterns(r"^step (?P<step>\d+) loss (?P<value>\S+)"))
+    splitter, reader = LineSplitter(), PatternReader({"evaluation": r"^step (?P<step>\d+) loss (?P<value>\S+)"})
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
     command = [sys.executable, *flags, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0, env=environment) as child:
@@ -278,7 +277,7 @@ def test_a_write_larger_than_a_pipe_is_one_read() -> None:
     lines = [line for first in range(0, len(whole), 65536)
              for line in splitter.feed(whole[first:first + 65536], 1_000 + first)]
     assert {line.read for line in lines} == {1}
-    reader = PatternReader(OutputPatterns(r"^step (?P<step>\d+) loss (?P<value>\S+)"))
+    reader = PatternReader({"evaluation": r"^step (?P<step>\d+) loss (?P<value>\S+)"})
     assert list(compare(seen(reader, lines), 0).earliest) == [0, 1]
     assert splitter.feed(b"later\n", 10**9)[0].read == 2
 

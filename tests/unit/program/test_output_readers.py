@@ -17,7 +17,7 @@ from repro.core.events import Event, parse_line
 from repro.program.observation import LineSplitter, Observation, OutputProblem
 from repro.program.output_readers import LONGEST_EVENT, AirbenchReader, MllogReader, PatternReader, StartFinder
 from repro.suite.field_problem import FieldProblem
-from repro.suite.kinds.evaluation import READY, Evaluation, OutputPatterns, compile_pattern, ready
+from repro.suite.kinds.evaluation import READY, Evaluation, compile_pattern, ready
 from tests.unit.program.printed import SECOND, evaluations, output, printed, seen
 
 SPEEDRUN = Path(os.environ.get("REPRO_SHARED_DATA", Path(__file__).parents[3].parent / "shared" / "data")) / "speedrun"
@@ -91,7 +91,7 @@ def test_a_rank_in_front_of_a_line_does_not_hide_it() -> None:
 def test_a_bar_of_another_process_does_not_hide_an_evaluation(line: bytes, expected: list[float]) -> None:
     splitter = LineSplitter()
     lines = [*splitter.feed(line[:18], 0), *splitter.feed(line[18:], 0)]
-    found = seen(PatternReader(OutputPatterns(r"acc (?P<value>\S+)")), lines)
+    found = seen(PatternReader({"evaluation": r"acc (?P<value>\S+)"}), lines)
     assert [one.value for one in found] == expected
 
 
@@ -272,7 +272,7 @@ def test_a_ready_pattern_that_cannot_be_is_one_line(name: str, metric: str, prob
 def test_every_ready_pattern_is_a_good_one(name: str) -> None:
     entry = ready(name, READY[name].example)
     if entry.kind == "patterns":
-        assert "evaluation" in entry.patterns(entry.example).compiled()
+        PatternReader(entry.patterns(entry.example))
     else:
         with pytest.raises(FieldProblem, match="by its columns"):
             entry.patterns(entry.example)
@@ -283,7 +283,7 @@ EVALUATION = r"step (?P<step>\S+) loss (?P<value>\S+)(?: after (?P<train_ms>\S+)
 
 
 def reader(evaluation: str = EVALUATION, **others: str) -> PatternReader:
-    return PatternReader(OutputPatterns(evaluation, **others))
+    return PatternReader({"evaluation": evaluation, **others})
 
 
 def test_an_evaluation_has_all_that_its_line_states() -> None:
