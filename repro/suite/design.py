@@ -1,4 +1,4 @@
-"""The design of a plan: how many repeats its cells have, when they are judged, and what the target judges."""
+"""What the target of a design judges, and by which metric; designs that the command line can choose."""
 
 from __future__ import annotations
 
@@ -36,55 +36,6 @@ def claim_text(metric: str, direction: str, target: float, alpha: float) -> str:
     """Return the claim of a contest in words: `mean val_loss of at most 3.28 over all runs, p < 0.01`."""
     side = "at most" if direction == "lower" else "at least"
     return f"mean {metric} of {side} {target:g} over all runs, p < {alpha:g}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Design:
-    """A fixed number of repeats, judged once, when all of them have run."""
-
-    judges: Judges
-    repeats: int
-    """Of a cell, at most."""
-    scored: bool = True
-    """False for the tuning of a suite: its trials choose settings, so none of them is compared."""
-
-    @property
-    def has_target(self) -> bool:
-        return self.judges != "nothing"
-
-    @property
-    def is_contest(self) -> bool:
-        """Its cells claim a mean quality over all declared trials."""
-        return self.judges == "mean"
-
-    @property
-    def looks(self) -> tuple[int, ...]:
-        """Pairs at each look, after which the run may stop; () for a fixed number."""
-        return ()
-
-    @property
-    def anytime(self) -> bool:
-        """An e-process judges after every pair, instead of bounds at a few looks."""
-        return False
-
-    @property
-    def common(self) -> int:
-        """Repeats that every cell has, however early the run stops."""
-        return self.repeats
-
-    def repeats_of(self, place: int) -> int:
-        """Return the most repeats of the cell at a place in the plan."""
-        return self.repeats
-
-    @property
-    def rule(self) -> str:
-        """The rule of its looks in words; "" for a fixed number."""
-        return ""
-
-    @property
-    def words(self) -> str:
-        """The looks and their nominal levels; "" for a fixed number."""
-        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from repro.core.errors import nearest
 from repro.core.frozen import Frozen, canonical_text
 from repro.core.random_streams import SEEDS_BELOW
 from repro.core.redact import without_users
-from repro.suite.design import DEFAULT_METRICS, JUDGES, Design, Judges, judges_of_all
+from repro.suite.design import DEFAULT_METRICS, JUDGES, Judges, judges_of_all
 from repro.suite.field_problem import SUITE_NAME, FieldProblem, SuitePart
 from repro.suite.kinds.kinds import AnyTrialConfig, default_metric
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, METRICS
-from repro.suite.sequential import Sequential, SequentialDesign
+from repro.suite.sequential import Design, Sequential
 from repro.suite.tune import MOST_SETTINGS, Setting, Tune, Tuned
 
 METHOD: Final = "2.0"
@@ -192,9 +192,8 @@ class Suite(SuitePart):
 
     def design_of(self, judges: Judges, judged: tuple[int, ...] = ()) -> Design:
         """Return the design for cells whose target judges this; `judged`: places of the two of the primary contrast."""
-        if self.sequential is None:
-            return Design(judges=judges, repeats=self.seeds, scored=self.tune is None)
-        return SequentialDesign(judges=judges, repeats=self.seeds, sequential=self.sequential, judged=judged)
+        scored = self.tune is None or self.sequential is not None
+        return Design(judges=judges, repeats=self.seeds, scored=scored, sequential=self.sequential, judged=judged)
 
     @property
     def keeps_checkpoints(self) -> bool:

@@ -1,4 +1,5 @@
-"""A sequential design: after how many pairs the primary contrast is judged, and the error that each look may spend."""
+"""The design of a plan: how many repeats its cells have, after how many pairs the primary contrast is judged, and the
+error that each look may spend."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pydantic import Field, StrictInt, model_validator
 
 from repro.stats.exact_tests import EXACT_PAIRS, sign_flip_floor
 from repro.stats.sequential import MOST_LOOKS, LookLevel, look_levels
-from repro.suite.design import Design
+from repro.suite.design import Judges
 from repro.suite.field_problem import FieldProblem, SuitePart
 
 ANYTIME_LEAST = 7
@@ -80,30 +81,55 @@ class Sequential(SuitePart):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SequentialDesign(Design):
-    """Repeats of the two cells of the primary contrast until a look settles it; the others stop at the first look."""
+class Design:
+    """The design of a plan: a fixed number of repeats, judged once when all have run; or, of a sequential one, repeats
+    of the two cells of the primary contrast until a look settles it, while the others stop at the first look."""
 
-    sequential: Sequential
+    judges: Judges
+    repeats: int
+    """Of a cell, at most."""
+    scored: bool = True
+    """False for the tuning of a suite: its trials choose settings, so none of them is compared."""
+    sequential: Sequential | None = None
+    """None: a fixed number."""
     judged: tuple[int, ...] = ()
-    """Places of the two cells in the plan; () of a suite that was not planned."""
+    """Of a sequential design: places of the two cells in the plan; () of a suite that was not planned."""
 
     @property
-    def anytime(self) -> bool:
-        return self.sequential.anytime
+    def has_target(self) -> bool:
+        return self.judges != "nothing"
+
+    @property
+    def is_contest(self) -> bool:
+        """Its cells claim a mean quality over all declared trials."""
+        return self.judges == "mean"
 
     @property
     def looks(self) -> tuple[int, ...]:
+        """Pairs at each look, after which the run may stop; () for a fixed number."""
+        if self.sequential is None:
+            return ()
         return self.sequential.looks or tuple(range(ANYTIME_LEAST, self.repeats + 1))
 
     @property
+    def anytime(self) -> bool:
+        """An e-process judges after every pair, instead of bounds at a few looks."""
+        return self.sequential is not None and self.sequential.anytime
+
+    @property
     def common(self) -> int:
-        return self.looks[0]
+        """Repeats that every cell has, however early the run stops."""
+        return self.looks[0] if self.looks else self.repeats
 
     def repeats_of(self, place: int) -> int:
+        """Return the most repeats of the cell at a place in the plan."""
         return self.repeats if place in self.judged else self.common
 
     @property
     def rule(self) -> str:
+        """The rule of its looks in words; "" for a fixed number."""
+        if self.sequential is None:
+            return ""
         if self.anytime:
             return "an e-process of sign flips, valid at every n"
         spending, power = self.sequential.spending, self.sequential.power
@@ -111,6 +137,9 @@ class SequentialDesign(Design):
 
     @property
     def words(self) -> str:
+        """The looks and their nominal levels; "" for a fixed number."""
+        if self.sequential is None:
+            return ""
         if self.anytime:
             places = ", ".join(map(str, self.sequential.looks)) or f"every pair from {self.common} to {self.repeats}"
             return f"after {places}, by an e-process that is valid at every n"

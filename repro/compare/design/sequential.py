@@ -20,7 +20,6 @@ from repro.stats.sample import or_none
 from repro.stats.sequential import StoppedMean, median_unbiased
 from repro.suite.metrics import METRICS
 from repro.suite.planning.plan import Plan
-from repro.suite.sequential import SequentialDesign
 
 WAITS = "judged once, when the primary contrast is settled or its last look has been taken"
 
@@ -52,7 +51,7 @@ class TakenLook:
 def stages(plan: Plan) -> list[Stage]:
     """Return the declared looks."""
     design = plan.design
-    if not isinstance(design, SequentialDesign):
+    if design.sequential is None:
         return []
     count = len(design.looks)
     if design.anytime:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from repro.core import pattern
-from repro.suite.design import Design, PlanKind, judges_of_all
+from repro.suite.design import PlanKind, judges_of_all
 from repro.suite.field_problem import Problem
 from repro.suite.metrics import DEFAULT_OF_A_CONTEST, METRICS, OF_MEASUREMENTS
 from repro.suite.model import Suite
 from repro.suite.planning.cell import Cell
+from repro.suite.sequential import Design
 
 
 def planned_design(suite: Suite, cells: Sequence[Cell], kind: PlanKind = "suite") -> Design:

@@ -21,7 +21,7 @@ from repro.core.frozen import FORMAT, Formatted, Frozen, canonical
 from repro.core.machine import Machine
 from repro.core.random_streams import SEEDS_BELOW, Streams
 from repro.core.yaml_file import FieldPath
-from repro.suite.design import LEAST_REPEATS, Design, PlanKind
+from repro.suite.design import LEAST_REPEATS, PlanKind
 from repro.suite.field_problem import Problem, unlocated
 from repro.suite.kinds.program import SAME_PROGRAM
 from repro.suite.kinds.program_files import ProgramFiles
@@ -32,6 +32,7 @@ from repro.suite.planning.designs import check_designs, planned_design, without_
 from repro.suite.planning.matrix import describe_plugins, expand_matrix, setting_notes
 from repro.suite.planning.terms import Terms
 from repro.suite.recorded import RecordedPlugin, StandIn, reading
+from repro.suite.sequential import Design
 
 
 @dataclass(frozen=True, slots=True)
