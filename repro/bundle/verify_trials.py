@@ -131,10 +131,13 @@ def check_pairing(plan: Plan, results: Sequence[Result], found: Verification) ->
     for result in results:
         if result.status != "ok":
             continue
-        data = cells[result.cell_id].choices.model_dump(mode="json", by_alias=True, include=set(HASHES_DEPEND_ON))
-        data["batch"] = cells[result.cell_id].choices.global_batch
+        choices = cells[result.cell_id].choices
+        data = choices.model_dump(mode="json", by_alias=True, include=set(HASHES_DEPEND_ON))
+        data["batch"] = choices.global_batch
         group = json.dumps(data, sort_keys=True)
-        for name in PAIRED_HASHES:
+        streamed = isinstance(choices, TrainingConfig) and choices.input.order == "stream"
+        # No seed decides the data's own order.
+        for name in (each for each in PAIRED_HASHES if not (streamed and each == "data_order")):
             if (value := result.hashes.get(name)) is None:
                 continue
             first, where = seen.setdefault((name, group, result.repeat), (value, result.trial_id))

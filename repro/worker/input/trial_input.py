@@ -9,7 +9,7 @@ import numpy as np
 
 from repro.seams.training import Batch, Fed, TrainingParts
 from repro.worker.evaluation import share_batches
-from repro.worker.input.data_order import DataOrder
+from repro.worker.input.data_order import DataOrder, StreamOrder
 from repro.worker.setup import TrialContext
 
 
@@ -97,5 +97,5 @@ class DirectInput(TrialInput):
         chosen = self.parts.selection() if self.parts.selection else ""
         found = {"selection": chosen} if chosen else {}
         if self.parts.reader is None:
-            return found
+            return found | ({"input_order": self.order.kind} if isinstance(self.order, StreamOrder) else {})
         return found | {"input_workers": "0", "input_ahead": "0", "input_order": self.order.kind}

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,12 @@ import pytest
 from repro.core import devices
 from repro.core.errors import TrialError
 from repro.core.events import EventLog
+from repro.core.random_streams import Streams
 from repro.record.log.schema import InitStart
 from repro.worker.clock import DeviceTimer
+from repro.worker.input.data_order import DataOrder, SampleOrder, StreamOrder
 from repro.worker.input.pipeline import Copier, Item, Reading, Receiver, Wanted, WorkerInput, describe_end
+from repro.worker.input.trial_input import DirectInput
 from repro.worker.steps import read_losses
 from tests.waiting import until
 
@@ -219,3 +223,11 @@ def test_a_worker_that_ends_before_it_is_known_is_named_by_what_torch_says(raise
     assert reason in str(caught.value)
     with pytest.raises(RuntimeError, match="another"), found.explained():
         raise RuntimeError("another failure")
+
+
+@pytest.mark.parametrize(("order", "told"), [
+    (StreamOrder(8, 4, 1, 1), {"input_order": "stream"}), (SampleOrder(Streams(0, 0), 8, 4), {})])
+def test_an_order_of_its_own_is_read_back_of_data_in_memory_too(order: DataOrder, told: dict[str, str]) -> None:
+    """By it two trials are pairs although they saw other samples first."""
+    parts = SimpleNamespace(selection=None, reader=None)
+    assert DirectInput(SimpleNamespace(job=None), order, parts).effective() == told  # type: ignore[arg-type]
