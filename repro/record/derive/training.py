@@ -35,25 +35,9 @@ from repro.record.derive.trial_log import (
     read_status,
 )
 from repro.record.log import schema
+from repro.record.result import result_warnings
 from repro.record.result.parts import Protocol
 from repro.record.result.reasons import NoSuccess, OtherData, Reason, ShortEvaluation
-from repro.record.result.result_warnings import (
-    CONSERVATION_TOLERANCE,
-    LOGGING_LIMIT,
-    OTHER_SHARE,
-    CheckpointsSkipped,
-    ClockBackwards,
-    CompiledLate,
-    LongInitialisation,
-    NotChecked,
-    SlowLogging,
-    StepsMissing,
-    Unassigned,
-    Unexplained,
-    Warned,
-    WorkersLost,
-    init_excess,
-)
 from repro.record.result.results import LOST, PHASES, Point, Result
 from repro.record.result.status import meaning
 from repro.seams.launching import LaunchResult
@@ -176,45 +160,47 @@ def _counted_samples(trial: Trial, log: TrialLog) -> int | None:
     return sum(len(block.seconds) for block in log.all(schema.StepBlock)) * trial.training.batch.global_
 
 
-def _log_faults(trial: Trial, log: TrialLog, points: Sequence[Point]) -> Iterator[Warned]:
+def _log_faults(trial: Trial, log: TrialLog, points: Sequence[Point]) -> Iterator[result_warnings.Warned]:
     """Yield the faults that an unmodified log never has."""
     counted = _counted_samples(trial, log)
     wanted = points[-1].samples if points else None
     if (stop := log.last(schema.RunStop)) and not points and not trial.training.stop.has_target:
         wanted = stop.samples_count  # by its own account
     if counted is not None and wanted is not None and counted != wanted:
-        yield StepsMissing(counted=counted, wanted=wanted)
+        yield result_warnings.StepsMissing(counted=counted, wanted=wanted)
     if any(later.wall_seconds < earlier.wall_seconds for earlier, later in pairwise(points)):
-        yield ClockBackwards()
+        yield result_warnings.ClockBackwards()
 
 
-def _of_figures(measured: Mapping[str, Any]) -> Iterator[Warned]:
+def _of_figures(measured: Mapping[str, Any]) -> Iterator[result_warnings.Warned]:
     """Yield the warnings that follow from figures of the result."""
     error, observer = measured.get("conservation_error"), measured.get("observer_effect")
-    if error is not None and error > CONSERVATION_TOLERANCE:
-        yield Unexplained(share=error)
-    if observer is not None and observer > LOGGING_LIMIT:
-        yield SlowLogging(share=observer)
-    if excess := init_excess(measured.get("init_seconds")):
-        yield LongInitialisation(excess_seconds=excess)
+    if error is not None and error > result_warnings.CONSERVATION_TOLERANCE:
+        yield result_warnings.Unexplained(share=error)
+    if observer is not None and observer > result_warnings.LOGGING_LIMIT:
+        yield result_warnings.SlowLogging(share=observer)
+    if excess := result_warnings.init_excess(measured.get("init_seconds")):
+        yield result_warnings.LongInitialisation(excess_seconds=excess)
     wall, other = measured.get("run_seconds"), measured.get("phases", {}).get("other", 0.0)
-    if wall and other > OTHER_SHARE * wall:
-        yield Unassigned(share=other / wall)
+    if wall and other > result_warnings.OTHER_SHARE * wall:
+        yield result_warnings.Unassigned(share=other / wall)
     protocol: Protocol | None = measured.get("protocol")
     if protocol is not None and protocol.lost:
-        yield WorkersLost(ranks=protocol.lost, left=protocol.workers - len(protocol.lost))
+        yield result_warnings.WorkersLost(ranks=protocol.lost, left=protocol.workers - len(protocol.lost))
 
 
-def _of_events(log: TrialLog) -> Iterator[Warned]:
+def _of_events(log: TrialLog) -> Iterator[result_warnings.Warned]:
     """Yield the warnings about checkpoints that were not written, and graphs that were compiled late."""
     if skipped := [event for event in log.all(schema.CheckpointWritten) if event.skipped]:
-        yield CheckpointsSkipped(count=len(skipped), step=skipped[0].step, problem=skipped[0].skipped)
+        yield result_warnings.CheckpointsSkipped(count=len(skipped), step=skipped[0].step, problem=skipped[0].skipped)
     late = log.last(schema.CompiledLate)
     if late is not None and (graphs := max((rank.graphs for rank in late.value), default=0)):
-        yield CompiledLate(graphs=graphs, seconds=max(rank.seconds for rank in late.value))
+        yield result_warnings.CompiledLate(graphs=graphs, seconds=max(rank.seconds for rank in late.value))
 
 
-def _doubts(trial: Trial, log: TrialLog, points: Sequence[Point], measured: Mapping[str, Any]) -> Iterator[Warned]:
+def _doubts(
+    trial: Trial, log: TrialLog, points: Sequence[Point], measured: Mapping[str, Any]
+) -> Iterator[result_warnings.Warned]:
     """Yield the warnings about what the harness checked at the end, and about times that cannot be."""
     facts = log.facts()
     if facts is None:
@@ -222,7 +208,7 @@ def _doubts(trial: Trial, log: TrialLog, points: Sequence[Point], measured: Mapp
     yield from unchecked(facts)
     again = log.last(schema.StepsRepeated)
     if again and again.value.problem:
-        yield NotChecked(problem=f"the steps after the trial: {again.value.problem}")
+        yield result_warnings.NotChecked(problem=f"the steps after the trial: {again.value.problem}")
     phases, samples = measured.get("phases", {}), measured.get("samples", 0)
     yield from slow_evaluation(trial.training, phases, samples, len(points))
     if clocked := log.last(schema.Phases):  # its blocks may have taken longer than their steps

@@ -12,17 +12,7 @@ import numpy as np
 
 from repro.core.numbers import plain_sum
 from repro.record.derive.trial_log import TrialLog
-from repro.record.log.schema import (
-    ControllerCounted,
-    ControllerReading,
-    ControllerReadings,
-    FormulaTraffic,
-    MemoryPeaks,
-    ModelStated,
-    RankSteps,
-    StepBlock,
-    TrafficCounted,
-)
+from repro.record.log import schema
 from repro.record.result.parts import Controller, Exchange, Frames, RankTraffic, Spent, Traffic
 from repro.record.result.results import Steps
 from repro.suite.model import Trial
@@ -42,7 +32,7 @@ def training_figures(trial: Trial, log: TrialLog, per_second: float | None) -> d
     found = memory_figures(log)
     if len(whole := _timed(trial, log, "whole_seconds")):
         found |= {"step_seconds": float(np.median(whole)), "step_seconds_mean": float(np.mean(whole))}
-    event = log.last(ModelStated)
+    event = log.last(schema.ModelStated)
     if event is None:
         return found
     model = event.value
@@ -65,7 +55,7 @@ def samples_per_second(trial: Trial, log: TrialLog, samples: int, train_seconds:
     """
     left_out = trial.choices.stop.warmup
     if left_out:
-        seconds = [step + waited for block in log.all(StepBlock)
+        seconds = [step + waited for block in log.all(schema.StepBlock)
                    for step, waited in zip(block.seconds, block.input_seconds, strict=True)]
         train_seconds, samples = plain_sum(seconds[left_out:]), samples - left_out * trial.training.batch.global_
     return samples / train_seconds if train_seconds > 0 else None
@@ -84,13 +74,13 @@ def step_times(trial: Trial, log: TrialLog) -> Steps | None:
 
 def _timed(trial: Trial, log: TrialLog, field: str) -> np.ndarray:
     """Return a field of `RankSteps` for the timed steps among all steps [steps]."""
-    every = [value for block in log.all(RankSteps) for value in getattr(block, field)]
+    every = [value for block in log.all(schema.RankSteps) for value in getattr(block, field)]
     return np.asarray(every[trial.choices.stop.warmup:])
 
 
 def memory_figures(log: TrialLog) -> dict[str, Any]:
     """Return the largest memory of the ranks as fields of `Result`; {} if the log does not have it."""
-    event = log.last(MemoryPeaks)
+    event = log.last(schema.MemoryPeaks)
     if event is None:
         return {}
     init, training = ([value / MIB for value in peaks if value is not None] for peaks in (event.init, event.training))
@@ -102,7 +92,7 @@ def memory_figures(log: TrialLog) -> dict[str, Any]:
 
 def read_traffic(log: TrialLog) -> Traffic | None:
     """Return the communication of all ranks; None: nothing was counted."""
-    event, formula = log.last(TrafficCounted), log.last(FormulaTraffic)
+    event, formula = log.last(schema.TrafficCounted), log.last(schema.FormulaTraffic)
     if event is None:
         return None
     ranks = tuple(rank for rank in event.value if rank)
@@ -126,7 +116,7 @@ def derive_controller(log: TrialLog, node_of_rank: Sequence[int]) -> Controller 
     Args:
         node_of_rank: node of each rank; ranks of one node share its interfaces. Empty: the launcher makes no network.
     """
-    event = log.last(ControllerCounted)
+    event = log.last(schema.ControllerCounted)
     if event is None or log.run_start is None:
         return None
     ranks = event.value
@@ -142,7 +132,7 @@ def derive_controller(log: TrialLog, node_of_rank: Sequence[int]) -> Controller 
     )
 
 
-def _exchange(readings: Sequence[ControllerReading]) -> Exchange:
+def _exchange(readings: Sequence[schema.ControllerReading]) -> Exchange:
     return Exchange(
         sent_bytes=sum(reading.sent_bytes for reading in readings),
         received_bytes=sum(reading.received_bytes for reading in readings),
@@ -151,7 +141,7 @@ def _exchange(readings: Sequence[ControllerReading]) -> Exchange:
     )
 
 
-def _frames(nodes: Sequence[ControllerReadings], network: str) -> Frames | None:
+def _frames(nodes: Sequence[schema.ControllerReadings], network: str) -> Frames | None:
     if not nodes or not all(network in moment.interfaces for node in nodes for moment in (node.start, node.stop)):
         return None
     return Frames(**{name: sum(getattr(node.stop.interfaces[network], name)
