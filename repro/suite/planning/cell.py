@@ -62,7 +62,7 @@ class Cell(Frozen):
         data = self.choices.stated()
         if not all(_states(self.choices, data, key, value) for key, value in plain.items()):
             return False
-        if plain:
+        if plain or self.differs_in is not None:
             return self.plain_label == label_of(self.choices, plain, self.differs_in)
         return self.plain_label == visible(self.choices.title) or any(
             choice.is_label(self.plain_label) for choice in self.choices.plugins())
@@ -110,12 +110,18 @@ def truly_labelled(cells: Sequence[Cell]) -> tuple[Cell, ...]:
 
 
 def _one_at_a_time(cells: Sequence[Cell]) -> bool:
-    """Return whether all cells name the factors in which they do differ from one of them, the reference."""
-    references = [cell for cell in cells if cell.differs_in == () and cell.side != "B"]
-    if len(references) != 1:
-        return False
-    theirs = shown_factors(references[0].choices, [key for key in references[0].factors if key != AA])
-    return all(cell.differs_in == differing(shown_factors(cell.choices, theirs), theirs) for cell in cells)
+    """Return whether cells differ as they say: each in the factors that it names, from a level that all others have.
+
+    The reference need not be among them: it may be excluded, or unable to run on the machine.
+    """
+    named: dict[str, set[str]] = {}
+    common: dict[str, set[str]] = {}
+    for cell in cells:
+        if cell.differs_in is None:
+            return False
+        for key, value in shown_factors(cell.choices, (key for key in cells[0].factors if key != AA)).items():
+            (named if key in cell.differs_in else common).setdefault(key, set()).add(value)
+    return all(len(values) == 1 and not values & named.get(key, set()) for key, values in common.items())
 
 
 def differing(shown: Mapping[str, str], reference: Mapping[str, str]) -> tuple[str, ...]:

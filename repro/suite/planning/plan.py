@@ -313,6 +313,7 @@ def _on_machine(
                                    missing=bool(lacking)))
             continue
         here = cell.with_choices(cell.choices.on(machine.device))
+        here = here.relabelled() if "device" in here.factors else here  # no longer `auto`
         if here.cell_id in cells:
             raise problem(f"the cell {cell.label!r} is requested twice: device auto is {machine.device} here",
                           ("matrix", "device"))

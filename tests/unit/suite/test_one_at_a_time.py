@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from repro.bundle.verify_plan import wrong_cells
 from repro.compare.cells import CellIndex, contrast_pairs
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
@@ -60,3 +61,17 @@ def test_labels_name_only_what_differs_and_a_record_cannot_misname(tmp_path: Pat
                     for cell, other in zip(plan.cells, (plan.cells[1], plan.cells[0], *plan.cells[2:]), strict=True))
     assert [cell.label for cell in truly_labelled(swapped)][:2] == [
         "sgd (lr=0.1), ring, label smoothing 0.1", "adamw (lr=0.01), ring, label smoothing 0.1"]
+
+
+@pytest.mark.parametrize(("text", "machine", "labels"), [
+    (suite("small", "matrix: {processes: [1]}\n", head="combine: one_at_a_time\n"), HERE, ["reference"]),
+    (suite("small", "matrix: {engine: [single, ddp, fsdp]}\n", head="combine: one_at_a_time\n", processes=2), HERE,
+     ["ddp", "fsdp"]),
+    (suite("small", "matrix: {device: [cpu, auto]}\n", engine="fake"), Machine("cuda", 1, 8),
+     ["device cpu", "device cuda"]),
+], ids=["one cell", "no reference", "device auto"])
+def test_labels_are_what_a_reader_finds(tmp_path: Path, text: str, machine: Machine, labels: list[str]) -> None:
+    """Else `verify` calls an unmodified plan modified, or reports name its cells otherwise than the plan did."""
+    plan = plans.planned(tmp_path, text, machine=machine)
+    assert [cell.label for cell in plan.cells] == labels
+    assert truly_labelled(plan.cells) == plan.cells and not list(wrong_cells(plan))
