@@ -196,21 +196,16 @@ def parse_line(line: str) -> Event | None:
         return None
 
 
-def complete_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a log without their newlines, in bounded memory; of a line longer than any event, only its
-    beginning, which is no event.
+def complete_lines(path: Path, offset: int = 0) -> Iterator[tuple[str, int]]:
+    """Yield the lines of a log from byte `offset` on without their newlines, each with the offset after it.
 
-    A last line without its newline is skipped.
+    One at a time is in memory; of a line longer than any event only its beginning, which is no event. A last line
+    without its newline is still being written and left for the next call. Yields nothing without a log.
 
     Raises:
         OSError: it cannot be read.
     """
-    return (line for line, _ in _lines(path, 0))
-
-
-def _lines(path: Path, offset: int) -> Iterator[tuple[str, int]]:
-    """Yield complete lines from byte `offset` on, each with the offset after it; one at a time is in memory."""
-    with door.open_plain(path) as stream:
+    with contextlib.suppress(FileNotFoundError), door.open_plain(path) as stream:
         stream.seek(offset)
         while raw := stream.readline(LIMIT):
             offset += len(raw)
@@ -228,15 +223,9 @@ def _lines(path: Path, offset: int) -> Iterator[tuple[str, int]]:
 
 
 def follow(path: Path, offset: int = 0) -> Iterator[tuple[Event | None, int]]:
-    """Yield events from byte `offset` on, each with the offset after it; None for a line without an event.
-
-    A last line without its newline is still being written and left for the next call. Yields nothing without a log.
-    """
-    try:
-        for line, after in _lines(path, offset):
-            yield parse_line(line), after
-    except FileNotFoundError:
-        return
+    """Yield the events in the lines that `complete_lines` gives, each with the offset after it; None for a line without
+    an event."""
+    return ((parse_line(line), after) for line, after in complete_lines(path, offset))
 
 
 def read_events(path: Path, offset: int = 0) -> tuple[list[Event], int]:

@@ -13,16 +13,14 @@ from repro.record.result.status import meaning
 from repro.suite.model import Trial
 from repro.suite.planning.matrix import tried_cells
 from repro.suite.planning.plan import Plan
+from repro.suite.tune import Hopeless
 
 
 @dataclass(frozen=True, slots=True)
 class HopelessRule:
     """The rule of one plan."""
 
-    at: float
-    """Share of a trial's budget at which it is judged."""
-    after: int
-    """Finished trials of its contender before any is judged."""
+    declared: Hopeless
     trials: Mapping[str, int]
     """Trial id -> number of its contender, in the order of the plan."""
 
@@ -32,8 +30,7 @@ class HopelessRule:
         if plan.kind != "tuning" or plan.suite.tune is None or plan.suite.tune.hopeless is None:
             return None
         numbers = {name: number for number, (_, ids) in enumerate(tried_cells(plan.suite, plan.device)) for name in ids}
-        declared = plan.suite.tune.hopeless
-        return cls(declared.at, declared.after, {trial.trial_id: numbers[trial.cell_id] for trial in plan.trials()})
+        return cls(plan.suite.tune.hopeless, {trial.trial_id: numbers[trial.cell_id] for trial in plan.trials()})
 
     def earlier(self, trial: Trial) -> list[str]:
         """Return the ids of the trials of the same contender that come before a trial, in the order of the plan."""
@@ -47,11 +44,11 @@ class HopelessRule:
         """
         stop = trial.training.stop
         direction = stop.direction or "higher"
-        samples = math.ceil(self.at * trial.training.budget_steps * trial.training.batch.global_)
+        samples = math.ceil(self.declared.at * trial.training.budget_steps * trial.training.batch.global_)
         by_id = {item.trial_id: item for item in results}
         earlier = [item for name in self.earlier(trial) if (item := by_id.get(name)) is not None
                    and meaning(item.status).logged and item.status != "invalid"]
-        if len(earlier) < self.after:
+        if len(earlier) < self.declared.after:
             return None
         value = statistics.median(_value_at(item, samples, direction) for item in earlier)
         if not math.isfinite(value):

@@ -204,11 +204,6 @@ class Tune(SuitePart):
         """Return how many settings a contender with this space gets."""
         return self.trials if space.trials is None else space.trials
 
-    def samples_at(self, samples: float) -> int:
-        """Return the samples after which a trial with a budget of `samples` is judged as hopeless or not."""
-        assert self.hopeless is not None
-        return math.ceil(self.hopeless.at * samples)
-
 
 class Setting(SuitePart):
     """The values that the cells of one contender get in addition to their factors."""

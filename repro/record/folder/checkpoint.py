@@ -239,7 +239,7 @@ def _torn_log(path: Path) -> Iterator[str]:
                 pass
     except ValueError:
         yield f"{LOG} is not UTF-8: it was damaged before the checkpoint was written"
-    damaged = [not line.startswith(TOKEN) or parse_line(line) is None for line in complete_lines(path)]
+    damaged = [not line.startswith(TOKEN) or parse_line(line) is None for line, _ in complete_lines(path)]
     if any(damaged):
         yield f"{sum(damaged)} of {len(damaged)} lines of {LOG} were damaged before the checkpoint was written"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -71,13 +70,12 @@ def read_lines(path: Path) -> Iterator[tuple[str, Recorded | None, str]]:
 
     Yields nothing without a log.
     """
-    with contextlib.suppress(FileNotFoundError):
-        for line in complete_lines(path):
-            event = parse_line(line)
-            try:
-                yield line, interpret(event) if event else None, "" if event else DAMAGED
-            except MalformedEvent as error:
-                yield line, None, str(error)
+    for line, _ in complete_lines(path):
+        event = parse_line(line)
+        try:
+            yield line, interpret(event) if event else None, "" if event else DAMAGED
+        except MalformedEvent as error:
+            yield line, None, str(error)
 
 
 def read_log(path: Path, skip_malformed: bool = False) -> list[Recorded]:
