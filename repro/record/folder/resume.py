@@ -211,19 +211,16 @@ def _run_again(folder: RunFolder, plan: Plan, index: Mapping[str, str]) -> list[
     except OutputError:  # the ledger is damaged: every modified file is listed
         return []
     for trial in plan.trials():
-        for path in _set_aside(folder, trial):
-            if path.relative_to(folder.root).as_posix() not in index and (number := _number(path)):
+        for number, path in _set_aside(folder, trial):
+            if path.relative_to(folder.root).as_posix() not in index:
                 found.append(Damaged(trial.trial_id, number, "was set aside"))
     return found
 
 
-def _set_aside(folder: RunFolder, trial: Trial) -> list[Path]:
-    return sorted(folder.trial(trial.trial_id).glob("lost_*.json"))
-
-
-def _number(path: Path) -> int:
-    """Return the attempt whose result was set aside as `path`; 0 if the name has none."""
-    return int(path.stem[5:]) if path.stem[5:].isdecimal() else 0
+def _set_aside(folder: RunFolder, trial: Trial) -> list[tuple[int, Path]]:
+    """Return (attempt, file) of the results of a trial that were set aside."""
+    paths = sorted(folder.trial(trial.trial_id).glob("lost_*.json"))
+    return [(number, path) for path in paths if path.stem[5:].isdecimal() and (number := int(path.stem[5:]))]
 
 
 def require_unmodified(folder: RunFolder, plan: Plan, force: bool) -> list[Difference]:
@@ -272,10 +269,9 @@ def record_set_aside(folder: RunFolder, plan: Plan, found: Sequence[Damaged]) ->
     why = {(item.trial_id, item.attempt): item.why for item in found}
     known = {(item.trial_id, item.attempt): item for item in read_attempts(folder.ledger)}
     for trial in plan.trials():
-        for path in _set_aside(folder, trial):
-            number = _number(path)
+        for number, _ in _set_aside(folder, trial):
             line = known.get((trial.trial_id, number))
-            if not number or (line is not None and line.status == LOST):
+            if line is not None and line.status == LOST:
                 continue
             text = why.get((trial.trial_id, number), "its result was damaged")
             if line is None:
