@@ -75,3 +75,12 @@ def test_labels_are_what_a_reader_finds(tmp_path: Path, text: str, machine: Mach
     plan = plans.planned(tmp_path, text, machine=machine)
     assert [cell.label for cell in plan.cells] == labels
     assert truly_labelled(plan.cells) == plan.cells and not list(wrong_cells(plan))
+
+
+@pytest.mark.parametrize("rest", [
+    "baseline: {device: auto}\n", "primary: {candidate: {device: auto}, baseline: {device: cpu}}\n"])
+def test_a_contrast_names_no_device_that_the_machine_decides(tmp_path: Path, rest: str) -> None:
+    """No cell of a plan has device auto: the declared contrast was lost without a word."""
+    text = suite("small", f"matrix: {{device: [auto, cpu]}}\n{rest}", engine="fake")
+    with pytest.raises(SuiteError, match=r"names device auto, which the machine decides"):
+        plans.planned(tmp_path, text, machine=Machine("cuda", 1, 8))
