@@ -182,9 +182,11 @@ def _check_registration(folder: RunFolder, plan: Plan, attempts: list[Attempt] |
     found.registered = (folder.root / registration.NAME).exists()
     if not found.registered:
         return
+    started: list[float] = []
+    with suppress(OutputError, OSError, RecursionError):  # which was reported
+        if not any(item.kind == "clock" for item in read_lines(folder.incidents, Incident)):
+            started = [item.started_ms for item in attempts or ()]
     try:
-        was_set = any(item.kind == "clock" for item in read_lines(folder.incidents, Incident))
-        started = [] if was_set else [item.started_ms for item in attempts or ()]
         problem = registration.contradiction(folder.root, plan, started)
     except OutputError as error:
         found.add(registration.NAME, without_place(registration.NAME, folder.root, error), "schema")

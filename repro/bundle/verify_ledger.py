@@ -44,7 +44,7 @@ def check_ledger(
     folder: RunFolder, plan: Plan, results: list[Result], attempts: list[Attempt], found: Verification
 ) -> None:
     """Check the ledger against the results and the plan."""
-    with suppress(OutputError, OSError, RecursionError):  # `check_looks` reports them
+    with suppress(OutputError, OSError, RecursionError):  # the caller reports them
         incidents = read_lines(folder.incidents, Incident)
         resumed = [item.at_ms for item in incidents if item.kind == "resumed"]
         was_set = any(item.kind == "clock" for item in incidents)
@@ -261,7 +261,6 @@ def check_looks(folder: RunFolder, plan: Plan, results: Sequence[Result], found:
     """Check the looks of a record; return them."""
     try:
         lines = read_lines(folder.looks, Look)
-        incidents = read_lines(folder.incidents, Incident)
     except (OutputError, OSError, RecursionError) as error:
         found.add(LOOKS, without_place(LOOKS, folder.root, error), "schema")
         return ()
@@ -273,9 +272,10 @@ def check_looks(folder: RunFolder, plan: Plan, results: Sequence[Result], found:
     for _ in looks:
         found.count("looks derived again")
     found.add_each(LOOKS, _undeclared(plan, lines), "looks")
-    if not any(item.kind in RERUN for item in incidents):
-        found.add_each(LOOKS, _replaced(lines, looks), "looks")
-    with suppress(OutputError, OSError, RecursionError):  # the caller reports the ledger
+    with suppress(OutputError, OSError, RecursionError):  # the caller reports ledger and incidents
+        incidents = read_lines(folder.incidents, Incident)
+        if not any(item.kind in RERUN for item in incidents):
+            found.add_each(LOOKS, _replaced(lines, looks), "looks")
         execution = execution_of(read_starts(folder.ledger),
                                  [item.at_ms for item in incidents if item.kind == "resumed"])
         found.add_each(LOOKS, _differences(plan, results, execution, looks), "looks")

@@ -65,6 +65,12 @@ def edit(path: Path, **fields: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}, indent=1) + "\n")
 
 
+def test_a_damaged_line_is_named_once_and_at_its_file(run: Path) -> None:
+    (run / "incidents.jsonl").write_text("nonsense\n")
+    reseal(run)
+    assert [(item.place, item.kind) for item in verify(run).problems] == [("incidents.jsonl", "schema")]
+
+
 def test_a_record_as_it_was_made_is_sound(run: Path) -> None:
     found = verify(run)
     assert found.problems == []
