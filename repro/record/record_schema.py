@@ -10,6 +10,8 @@ from pydantic.json_schema import GenerateJsonSchema
 from repro.record.environment.environment import Environment
 from repro.record.environment.nodes import Nodes
 from repro.record.folder.ledger import Attempt, Incident, Look
+from repro.record.folder.registration import Registration
+from repro.record.folder.shards import Shard
 from repro.record.folder.store import Gate
 from repro.record.log.event import LogEvent, ValueEvent
 from repro.record.log.schema import KINDS
@@ -22,6 +24,7 @@ MODELS: dict[str, type[BaseModel]] = {
     "plan.json": Plan, "environment.json": Environment, "nodes.jsonl": Nodes, "launchers.json": Nodes,
     "parity.json": Gate,
     "declared.json": Declared, "ledger.jsonl": Attempt, "incidents.jsonl": Incident, "looks.jsonl": Look,
+    "lanes.jsonl": Shard, "registration.json": Registration,
     "trials/*/trial.json": Trial, "trials/*/result.json": Result,
 }
 """File of a run folder -> its model; of a .jsonl file that of one line."""
