@@ -81,7 +81,8 @@ def power_of(found: Found, terms: Terms) -> float:
 
 
 def _is_coarse(found: Found, terms: Terms) -> bool:
-    """Return whether evaluations are too far apart, and the record has too few weights to compare instead."""
+    """Return whether evaluations are too far apart for the margin, and weights of so many trials cannot be compared
+    instead."""
     return bool(found.too_coarse(terms.margin)) and not (found.has_weights and terms.pairs <= found.n)
 
 

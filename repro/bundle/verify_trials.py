@@ -136,9 +136,9 @@ def check_pairing(plan: Plan, results: Sequence[Result], found: Verification) ->
         data["batch"] = choices.global_batch
         group = json.dumps(data, sort_keys=True)
         streamed = isinstance(choices, TrainingConfig) and choices.input.order == "stream"
-        # No seed decides the data's own order.
-        for name in (each for each in PAIRED_HASHES if not (streamed and each == "data_order")):
-            if (value := result.hashes.get(name)) is None:
+        for name in PAIRED_HASHES:
+            value = result.hashes.get(name)
+            if value is None or (streamed and name == "data_order"):  # no seed decides the data's own order
                 continue
             first, where = seen.setdefault((name, group, result.repeat), (value, result.trial_id))
             found.count("hashes of pairs")
