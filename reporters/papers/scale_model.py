@@ -23,9 +23,10 @@ def _line(at: int, item: ScaleLine) -> dict[str, Any]:
     charts = [
         {"name": f"step-{at}", "title": "Seconds of a step", "figure": _figure(_steps(item), "seconds"),
          "counted": "line: modelled; circles: measured and fitted; diamonds: measured, not fitted"},
-        {"name": f"speed-{at}", "title": "Speed-up in samples a second", "figure": _figure(_speeds(item), "speed-up"),
-         "counted": "modelled; dashes: linear speed-up"},
     ]
+    if any(row.speed_up for row in item.rows):
+        charts.append({"name": f"speed-{at}", "title": "Speed-up in samples a second",
+                       "figure": _figure(_speeds(item), "speed-up"), "counted": "modelled; dashes: linear speed-up"})
     if any(row.to_target for row in item.rows):
         charts.append({"name": f"target-{at}", "title": "Seconds to the target",
                        "figure": _figure(_targets(item), "seconds"), "counted": "line: modelled; circles: measured"})

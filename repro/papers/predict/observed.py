@@ -32,6 +32,8 @@ FOLLOW = {
 }
 LARGE_ERROR = 0.1
 """Relative error of the fitted steps from which on a caution is given."""
+WITHHELD_ERROR = 0.5
+"""The same, from which on the model predicts nothing."""
 
 
 def of_record(record: Record, lines: Sequence[ScaleLine], scaling: Scaling) -> tuple[str, ...]:
@@ -64,7 +66,8 @@ def _shared(record: Record, lines: Sequence[ScaleLine]) -> Iterator[str]:
                "measured times there wait for cores, so only their bytes are worth comparing")
     for line in lines:
         if line.fit_error > LARGE_ERROR:
-            yield f"{line.label}: the fitted steps are up to {100 * line.fit_error:.0f} % off: the model does not hold"
+            holds = "the model does not hold" if line.fit_error > WITHHELD_ERROR else "predictions may be as far off"
+            yield f"{line.label}: the fitted steps are up to {100 * line.fit_error:.0f} % off: {holds}"
 
 
 def of_line(

@@ -20,7 +20,7 @@ from repro.core.numbers import plain_sum
 from repro.papers.advise.exchange import Estimated, Exchange, algorithm_of, estimated
 from repro.papers.predict import formula
 from repro.papers.predict.formula import EpochTable
-from repro.papers.predict.observed import Family, Observed, families_in, of_line, of_record
+from repro.papers.predict.observed import WITHHELD_ERROR, Family, Observed, families_in, of_line, of_record
 from repro.papers.predict.prediction import (
     CLASSES,
     LinkClass,
@@ -240,7 +240,11 @@ class _Line:
         for count in processes:
             if not self._impossible(count) and (why := self._unknown_links(count)):
                 raise UsageError(f"{self.name}: {why}")
+        fit_error = max(abs(self._step(count, self.models[seed]) / self.known[count][seed].step_seconds - 1)
+                        for count in self.fit for seed in self.seeds)
         rows = tuple(self._row(count) for count in sorted({*processes, *self.known}))
+        if fit_error > WITHHELD_ERROR:
+            rows = tuple(_without_figures(row) for row in rows)
         label = f"batch {self.first.batch}" if self.scaling == "strong" else f"{self.first.samples} samples a worker"
         kept = [item for count in self.fit for item in self.known[count].values()]
         return ScaleLine(
@@ -248,8 +252,7 @@ class _Line:
             algorithm="NCCL's ring or tree, whichever is modelled faster" if self.ways == NCCL else
             f"{self.algorithm.title}{', assumed' if self.assumed else ''}", smallest=self.smallest,
             seeds=len(self.seeds), steps=len(self.first.steps), links=self._link_fits(), rows=rows,
-            fit_error=max(abs(self._step(count, self.models[seed]) / self.known[count][seed].step_seconds - 1)
-                          for count in self.fit for seed in self.seeds),
+            fit_error=fit_error,
             assumptions=(*of_line(kept, self.fit, self.exchange, self.measured_shares, self.scaling,
                                   self.ways[0], rows[-1].processes), *self._placement_assumed(rows)))
 
@@ -472,6 +475,14 @@ class _Line:
                 return (f"{count} processes need links {name}, and no fitted trial used any: state their rate and "
                         f"latency by {OPTIONS[name]}, for example {OPTIONS[name]} 100gbit,5us")
         return ""
+
+
+def _without_figures(row: ScaleRow) -> ScaleRow:
+    """Return a row of a model that does not hold: its step stays next to a measured one, which it is far from."""
+    if row.measured is not None:
+        return row.model_copy(update={"speed_up": None, "efficiency": None, "to_target": None})
+    return ScaleRow(processes=row.processes, nodes=row.nodes, batch=row.batch, fitted=False, step=None, measured=None,
+                    why=row.why or "the model does not hold where it was fitted")
 
 
 def _row(costs: Costs) -> list[float]:

@@ -106,6 +106,19 @@ def test_links_within_and_between_nodes_are_fitted_apart(tmp_path: Path) -> None
         assert many.step and many.step.value == pytest.approx(0.01 + path * WEIGHTS * 8 / 1e8, rel=1e-3)
 
 
+def unlike_any_link(trial: Trial) -> Course:
+    """2 processes take far longer than 4: no links explain it."""
+    return replace(scaling_course(trial), step_seconds={1: 0.01, 2: 1.0, 4: 0.02}[trial.choices.processes])
+
+
+def test_a_model_that_does_not_hold_predicts_nothing(tmp_path: Path) -> None:
+    found = predict(make_record(tmp_path / "run", SCALING, unlike_any_link), "run", [64])
+    assert any(text.endswith("the model does not hold") for text in found.assumptions)
+    for row in (row for line in found.lines for row in line.rows):
+        assert (row.speed_up, row.efficiency, row.to_target) == (None, None, None)
+        assert (row.step is None) == bool(row.why) == (row.processes == 64)
+
+
 NODES = "{kind: torchrun, nodes: 4, ranks_per_node: 2}"
 
 
