@@ -141,6 +141,8 @@ MAX_MEMBERS = 65_000
 MAX_DIRECTORY_BYTES = 12 << 20
 MAX_NAME = 400
 MAX_DEPTH = 8
+LEFT_BY_OTHERS = re.compile(r"^__MACOSX/|(^|/)(\._[^/]*|\.DS_Store|Thumbs\.db|desktop\.ini)$")
+"""Members that the file managers of macOS and Windows add to an archive."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold; the times of the files are in the record."""
 PIECE = 1 << 18
@@ -193,6 +195,8 @@ def _entry(name: str) -> zipfile.ZipInfo:
 def unpack(path: Path, to: Path) -> None:
     """Write every member below `to`: nothing outside it, no links, bounded sizes.
 
+    A file manager zips a folder with its name in front of every member, and files of its own: both are left out.
+
     Raises:
         OutputError: the archive holds what `pack` does not write, or exceeds a limit; the message names the member.
     """
@@ -204,6 +208,11 @@ def unpack(path: Path, to: Path) -> None:
                 # Other tools write folders too; those of the files are made in any case.
                 entries = [entry for entry in archive.infolist() if entry.file_size or not entry.is_dir()]
                 _check_members(path, entries)
+                entries = [entry for entry in entries if not LEFT_BY_OTHERS.search(entry.filename)]
+                tops = {entry.filename.partition("/")[0] for entry in entries}
+                if len(tops) == 1 and f"{min(tops)}/plan.json" in {entry.filename for entry in entries}:
+                    for entry in entries:
+                        entry.filename = entry.filename.partition("/")[2]
                 allowed = min(max(MAX_FREE_BYTES, MAX_RATIO * os.fstat(stream.fileno()).st_size), MAX_TOTAL_BYTES)
                 _write(path, archive, entries, to, allowed)
     except OSError as error:

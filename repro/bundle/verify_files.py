@@ -211,7 +211,7 @@ def unplanned_folders(folder: RunFolder, plan: Plan) -> Iterator[Problem]:
     if not folder.trials.is_dir():
         return
     for name in sorted(path.name for path in folder.trials.iterdir()):
-        if name not in planned:
+        if name not in planned and not record_index.LEFT_BY_OTHERS.fullmatch(name):
             yield Problem(f"trials/{ascii(name)[1:-1][:120]}", "belongs to no trial of the plan", "plan")
 
 

@@ -30,6 +30,10 @@ PIECE = 1 << 20
 DIGEST = re.compile("[0-9a-f]{64}")
 UNSAFE = re.compile(r"[\x00-\x1f\\]")
 """Characters that no name of a file in a record has."""
+UNFINISHED = re.compile(r"\..*\.tmp", re.DOTALL)
+"""Files that were being written."""
+LEFT_BY_OTHERS = re.compile(r"\.DS_Store|Thumbs\.db|desktop\.ini")
+"""Files that the file managers of macOS and Windows leave in a folder that was looked at."""
 Alteration = Literal["missing", "modified", "added"]
 
 
@@ -76,7 +80,7 @@ def _members(root: Path, prefix: str) -> list[Member]:
                 # A failed trial may resume from its checkpoints; they are not part of the record.
                 if entry.name != "checkpoints" or not name.startswith(f"{prefix}trials/"):
                     waiting.append((inner, entry.path))
-            elif not (entry.name.startswith(".") and entry.name.endswith(".tmp")):
+            elif not (UNFINISHED.fullmatch(entry.name) or LEFT_BY_OTHERS.fullmatch(entry.name)):
                 found.append(_member(inner, entry.path))
         if len(found) + len(waiting) > MAX_FILES:
             raise OutputError(f"{root}: holds more than {MAX_FILES:,} files, the limit of a run")

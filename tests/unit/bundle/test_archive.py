@@ -53,6 +53,14 @@ def test_the_folders_that_other_tools_write_are_no_files(tmp_path: Path) -> None
         "trials/x/result.json"]
 
 
+def test_a_folder_that_a_file_manager_zipped_is_a_bundle(tmp_path: Path) -> None:
+    path = make(tmp_path / "x.zip", ("run/", b""), ("run/plan.json", b"{}"), ("run/trials/x/result.json", b"{}"),
+                ("run/.DS_Store", b"1"), ("__MACOSX/run/._plan.json", b"2"), ("run/trials/Thumbs.db", b"3"))
+    unpack(path, tmp_path / "out")
+    assert sorted(p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file()) == [
+        "plan.json", "trials/x/result.json"]
+
+
 @pytest.mark.parametrize("name", [".x.zip.tmp", "x.zip"])
 def test_a_link_in_the_folder_of_a_bundle_is_replaced_not_followed(tmp_path: Path, name: str) -> None:
     (tmp_path / "mine").write_text("kept")

@@ -340,6 +340,13 @@ def test_an_added_file_is_found_anywhere_in_a_bundle(run: Path, tmp_path: Path) 
     assert [(item.place, item.kind) for item in verify(tmp_path / "x.zip").problems] == [("setup.py", "unlisted")]
 
 
+def test_files_that_a_file_manager_left_are_no_part_of_a_record(run: Path) -> None:
+    (trial, *_) = (run / "trials").iterdir()
+    for folder in (run, run / "trials", trial):
+        (folder / ".DS_Store").write_bytes(b"\0")
+    assert verify(run).unmodified
+
+
 def test_a_modified_run_is_not_bundled(run: Path, tmp_path: Path) -> None:
     edit(trial_of(run) / "result.json", tta_wall=0.1)
     with pytest.raises(RecordModified, match="nothing was bundled"):
