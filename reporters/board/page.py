@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from repro.board.build import page_name
 from repro.board.entry import Answer, Entry, Group, Mean, Statement, Step
+from repro.core.numbers import significant
 from repro.published.store import Published
 from repro.record.folder.store import Record
 from repro.stats.interval import from_log
-from repro.tables.text import Number, plural, ratios, seconds, significant, trimmed
+from repro.tables.text import Number, plural, ratios, seconds, trimmed
 
 from ..html_page import render as render_run
 from ..page.axis import Axis, from_zero

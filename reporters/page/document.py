@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from repro.tables.text import Number, gibibytes, moment, number, seconds, share, shown, significant, spaced
+from repro.core.numbers import significant
+from repro.tables.text import Number, gibibytes, moment, number, seconds, share, shown, spaced
 from repro.tables.values import finite
 
 if TYPE_CHECKING:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from repro.audit.rules import Finding, failing_first
 from repro.compare.findings import Findings
+from repro.core.numbers import significant
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
-from repro.tables.text import plural, significant
+from repro.tables.text import plural
 
 from .sections.settings import effective
 

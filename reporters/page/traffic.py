@@ -8,7 +8,7 @@ from statistics import mean, median
 
 from repro.compare import PAIRED_HASHES
 from repro.core.frozen import canonical
-from repro.core.numbers import spans
+from repro.core.numbers import significant, spans
 from repro.record.folder.store import Record
 from repro.record.result.parts import Link, Network, Traffic
 from repro.record.result.results import Result
@@ -18,7 +18,7 @@ from repro.stats import mean_interval, or_none
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
 from repro.tables.tables import Table
-from repro.tables.text import Number, number, plural, significant
+from repro.tables.text import Number, number, plural
 from repro.tables.values import Row, plain
 
 from .cells import CellMark, marks

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from repro.compare import METRICS, Comparison
-from repro.core.numbers import DIGITS
+from repro.core.numbers import DIGITS, ratio_texts
 from repro.record.folder.store import Record
 from repro.tables.layout import name, rounded
-from repro.tables.text import ratio_texts
 from repro.tables.values import origins_of, plain
 from repro.tables.verdicts import ratio_and_span
 

@@ -10,13 +10,14 @@ from typing import Any
 
 from repro.compare.findings import findings
 from repro.compare.tuning_check import Budget, TuningCheck, near_an_end, untuned_optimizers
+from repro.core.numbers import significant
 from repro.record.folder.store import Record
 from repro.record.tuning import RULE, TriedSetting, TunedContender, Tuning
 from repro.suite.field_problem import as_text
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
 from repro.suite.tune import Axis, setting_text
-from repro.tables.text import plural, significant, wrapped
+from repro.tables.text import plural, wrapped
 
 from ..page.cells import ContenderMark, contender_mark
 from ..page.charts.plot import DASHES as PATTERNS

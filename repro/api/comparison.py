@@ -9,9 +9,9 @@ from repro.api.frames import frame
 from repro.compare import METRICS
 from repro.compare import Comparison as Compared
 from repro.core import registry
+from repro.core.numbers import ratio_texts
 from repro.record.folder.store import Record
 from repro.tables.tables import Table
-from repro.tables.text import ratio_texts
 from repro.tables.values import Value
 from repro.tables.verdicts import comparison_rows, comparison_sentence, node_rows, pair_rows
 

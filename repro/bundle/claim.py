@@ -19,9 +19,11 @@ from repro.compare.evidence.pairing import CellTrials, cell_trials
 from repro.compare.evidence.repeated import of_trainings, repeated_in
 from repro.compare.qualifiers import Failures
 from repro.core.errors import UsageError
+from repro.core.numbers import ratio_texts
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
+from repro.stats.interval import from_log
 from repro.stats.replication import MeanLog, Shift, mean_log, paired_shift, shift
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
@@ -46,6 +48,11 @@ class Claimed:
         """`7 pairs`, `1 new trial`."""
         unit = "trial" if self.baseline is None else "pair"
         return f"{n} {f'{which} ' if which else ''}{unit}{'' if n == 1 else 's'}"
+
+    def texts(self, logs: Sequence[float]) -> list[str]:
+        """Format figures of the claim, given as logarithms: ratios, or those of one cell."""
+        values = [from_log(value) for value in logs]
+        return [f"{value:.4g}" for value in values] if self.baseline is None else ratio_texts(values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from repro.compare.verdict.family import can_be_same
 from repro.compare.verdict.sentences import describe_resumed_trials
 from repro.compare.verdict.verdict import judged
 from repro.core.errors import visible
+from repro.core.numbers import ratio_texts
 from repro.record.environment.differences import changed_data
 from repro.record.folder.store import Record
 from repro.record.result.status import meaning
@@ -89,7 +90,7 @@ class Alone:
 
     @property
     def words(self) -> str:
-        """`alone: the record faster, 0.9937 (0.9901 to 0.9973); the new run inconclusive`."""
+        """`alone: the record faster, 0.994 (0.990 to 0.997); the new run inconclusive`."""
         said = (f"{where} {_alone_words(item)}{_ratio_words(item)}"
                 for where, item in (("the record", self.record), ("the new run", self.again)))
         return f"alone: {'; '.join(said)}"
@@ -104,7 +105,8 @@ def _alone_words(item: Comparison) -> str:
 def _ratio_words(item: Comparison) -> str:
     if item.ratio is None:
         return ""
-    return f", {item.ratio:.4g}" + (f" ({item.interval.low:.4g} to {item.interval.high:.4g})" if item.interval else "")
+    ratio, *ends = ratio_texts([item.ratio, *((item.interval.low, item.interval.high) if item.interval else ())])
+    return f", {ratio}" + (f" ({' to '.join(ends)})" if ends else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,12 +367,12 @@ def _answer(
 def _figures(found: Change, before: Found, after: Found, claim: Claimed) -> str:
     """Return both figures; of the record that over the seeds compared, from which the change is."""
     assert before.mean is not None and after.mean is not None
-    ratio = "ratio" if claim.baseline else METRICS[claim.metric].noun
-    start = f"{ratio} {from_log(after.mean.value):.4g} ({claim.counted(after.n)}) against "
-    every = f"{from_log(before.mean.value):.4g} ({claim.counted(before.n)})"
+    noun, logs = "ratio" if claim.baseline else METRICS[claim.metric].noun, (after.mean.value, before.mean.value)
+    new, old, alike = claim.texts([*logs, after.mean.value - math.log(found.ratio)])
+    start, every = f"{noun} {new} ({claim.counted(after.n)}) against ", f"{old} ({claim.counted(before.n)})"
     if not after.logs.keys() < before.logs.keys():
         return start + every
-    return f"{start}{from_log(after.mean.value) / found.ratio:.4g} (the same seeds; the record's {every})"
+    return f"{start}{alike} (the same seeds; the record's {every})"
 
 
 def _same_trainings(before: Found, after: Found) -> bool:

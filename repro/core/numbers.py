@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Sequence
 from functools import reduce
@@ -62,3 +63,23 @@ def spans(numbers: Sequence[int], to: str = " to ", between: str = ", ") -> str:
         else:
             runs.append([value])
     return between.join(f"{run[0]}{to}{run[-1]}" if len(run) > 2 else between.join(map(str, run)) for run in runs)
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Format `value` with `digits` significant digits, without an exponent between 0.0001 and 10^15."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    magnitude = math.floor(math.log10(abs(value)))
+    if magnitude < -4 or magnitude > 15:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
+
+
+def ratio_texts(values: Sequence[float], decimals: int = 3) -> list[str]:
+    """Format ratios with the same number of decimals: so many, or as many as each needs to differ from 1; with three
+    significant digits if one is below 0.1."""
+    if min((abs(value) for value in values if value), default=1.0) < 0.1:
+        return [significant(value) for value in values]
+    while decimals < 6 and any(f"{value:.{decimals}f}" == f"{1:.{decimals}f}" and value != 1 for value in values):
+        decimals += 1
+    return [f"{value:,.{decimals}f}" for value in values]

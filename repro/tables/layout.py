@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from repro.core.markdown import escaped
+from repro.core.numbers import ratio_texts, significant
 
-from .text import ratio_texts, shortened, significant
+from .text import shortened
 from .values import Row, as_number, plain
 
 NOTHING = "-"

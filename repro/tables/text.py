@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from datetime import datetime, timezone
 
 from markupsafe import Markup, escape
 
-from repro.core.numbers import readable
+from repro.core.numbers import ratio_texts, readable, significant
 
 PATH = re.compile(r"(?:file://|(?<![\w./:<~]))(?:[A-Za-z]:\\(?:[^\\\s'\"]+\\)*|~?/(?:[\w.@+=%-]+/)+)(?=[^\s'\"]|$|[\s'\"])")
 """The folders of an absolute path, up to the last separator; URLs and fractions do not match."""
@@ -35,16 +34,6 @@ class Number:
 
     def __str__(self) -> str:
         return self.text
-
-
-def significant(value: float, digits: int = 3) -> str:
-    """Format `value` with `digits` significant digits, without an exponent between 0.0001 and 10^15."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    magnitude = math.floor(math.log10(abs(value)))
-    if magnitude < -4 or magnitude > 15:
-        return f"{value:.{digits - 1}e}"
-    return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
 
 
 def trimmed(value: float, digits: int = 3) -> str:
@@ -81,16 +70,6 @@ def share(value: float | None) -> Number | None:
         return None
     text = "0" if abs(value) < 1e-12 else "< 0.001" if abs(value) < 1e-5 else significant(100 * value, 2)
     return Number(value, f"{text} %".replace(" ", "\N{NO-BREAK SPACE}"))
-
-
-def ratio_texts(values: Sequence[float], decimals: int = 3) -> list[str]:
-    """Format ratios with the same number of decimals: so many, or as many as each needs to differ from 1; with three
-    significant digits if one is below 0.1."""
-    if min((abs(value) for value in values if value), default=1.0) < 0.1:
-        return [significant(value) for value in values]
-    while decimals < 6 and any(f"{value:.{decimals}f}" == f"{1:.{decimals}f}" and value != 1 for value in values):
-        decimals += 1
-    return [f"{value:,.{decimals}f}" for value in values]
 
 
 def ratios(values: Sequence[float]) -> list[Number]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from repro.compare import METRICS, Bounds, Comparison
 from repro.compare.design.effect import MainEffect
 from repro.compare.figures import Claim
+from repro.core.numbers import ratio_texts
 from repro.tables.layout import (
     NOTHING,
     Column,
@@ -21,7 +22,6 @@ from repro.tables.layout import (
     sentence,
     words,
 )
-from repro.tables.text import ratio_texts
 from repro.tables.values import Row, as_number, bounds, estimate, plain
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from repro.compare import Metric
+from repro.core.numbers import significant
 from repro.record.folder.store import Record
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_WITHOUT_TARGET
 from repro.suite.planning.cell import Cell
 from repro.tables.tables import Table
-from repro.tables.text import significant, trimmed, wrapped
+from repro.tables.text import trimmed, wrapped
 from repro.tables.values import Row, plain
 
 from ..axis import log_ticks

@@ -13,10 +13,11 @@ from repro.compare.design.effect import FEW, HEADING, MainEffect
 from repro.compare.figures import DECIDED, Claim
 from repro.core.errors import visible
 from repro.core.markdown import escaped
+from repro.core.numbers import ratio_texts
 from repro.core.redact import Scrubber
 from repro.tables.cell_tables import group_tables, spread_table
 from repro.tables.layout import NOTHING, TextTable, as_markdown, compact
-from repro.tables.text import ratio_texts, trimmed
+from repro.tables.text import trimmed
 from repro.tables.verdicts import (
     ALONE,
     FOOTNOTE,

@@ -12,13 +12,13 @@ from rich.progress import BarColumn, Progress, TextColumn
 from repro.cli.terminal import Console, line
 from repro.compare.figures import Comparison
 from repro.core.errors import one_line
+from repro.core.numbers import ratio_texts
 from repro.record.folder.ledger import Look
 from repro.record.result.results import Result
 from repro.suite.kinds.stop import Stop
 from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell
 from repro.suite.quality import Quality
-from repro.tables.text import ratio_texts
 
 Told = Callable[[Mapping[str, Any]], None] | None
 """What is called with each event of a run; None: nothing is."""

@@ -30,7 +30,6 @@ from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import allow_code_of, classes_from_files
 from repro.record.questions import began_otherwise, earlier_answers, keep_answer
 from repro.runner.run import dated, prepare
-from repro.stats.interval import from_log
 from repro.suite.metrics import METRICS
 from repro.suite.model import MOST_SEEDS
 from repro.suite.planning.consent import permissions, require_allowed, require_code
@@ -257,8 +256,8 @@ def picked(record: Record, plan: Plan) -> str:
     for claim in claims_of(record.plan, [cell.cell_id for cell in plan.cells]):
         part, whole = (measured(record, claim, kept) for kept in (dict.fromkeys(claim.cells, seeds), None))
         if part.mean and whole.mean:
-            shown.append(f"; {claim.label} is {from_log(part.mean.value):.4g} in the record over them, "
-                         f"{from_log(whole.mean.value):.4g} over all {whole.n}")
+            over_them, over_all = claim.texts([part.mean.value, whole.mean.value])
+            shown.append(f"; {claim.label} is {over_them} in the record over them, {over_all} over all {whole.n}")
     return (f"seeds {spans(sorted(seeds))} were chosen by who reproduced the record{''.join(shown[:1])}; a choice that "
             "knows the figures of the record can choose the answer")
 
@@ -299,7 +298,7 @@ def announced(record: Record, plan: Plan, terms: Terms, before: str = "") -> str
     sides = {claim: measured(record, claim) for claim in claims}
     for claim, found in sides.items():
         corrected = ", corrected for its looks" if found.is_corrected else ""
-        was = f", {from_log(found.mean.value):.4g} in the record ({claim.counted(found.n)}{corrected})" \
+        was = f", {claim.texts([found.mean.value])[0]} in the record ({claim.counted(found.n)}{corrected})" \
             if found.mean else ""
         lines.append(f"judged: {METRICS[claim.metric].noun} of {claim.label}{was}")
         coarse = coarse or found.too_coarse(terms.margin)

@@ -22,10 +22,10 @@ from repro.bundle.contents import write_bundle
 from repro.bundle.source import open_record
 from repro.compare.runs.together import together
 from repro.core.errors import ReproError, UsageError
+from repro.core.numbers import significant
 from repro.record.folder.index import seal
 from repro.stats.interval import from_log
 from repro.suite.model import Trial
-from repro.tables.text import significant
 from tests.in_process import called, succeeded
 from tests.made_scores import SCORES, scores_course
 from tests.records import SUITE, Course, make_record

@@ -113,6 +113,11 @@ def test_figures_equal_to_the_last_digit_are_judged_by_the_margin_from_five_pair
     assert choose_trials(first, None)[1].power is None, "measured figures without a spread say nothing of it"
 
 
+def test_a_ratio_near_1_is_not_shown_as_1(tmp_path: Path) -> None:
+    record = run(tmp_path / "a", 1.0002, noise=0)
+    assert "ratio 1.0002 (10 pairs) against 1.0002 (10 pairs)" in answer(record, record).text()
+
+
 def test_evaluations_further_apart_than_the_margin_withhold_reproduced(tmp_path: Path) -> None:
     """Evaluations are a third of the time apart: equal times may hide crossings that differ; not if the trainings are
     the same step by step."""
