@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from repro.compare.findings import findings
 from repro.compare.runs.merge import Section
 from repro.core import registry
-from repro.core.errors import UsageError
+from repro.core.errors import OutputError, ReproError, UsageError
 from repro.record.folder.store import Record, read_record
 from repro.seams.plugin import Plugin
 
@@ -72,9 +72,20 @@ def write_reports(
     record = read_record(run)
     if changed:
         record.derived["alterations"] = changed
-    return [place for item in named.values()
+    return [place for name, item in named.items()
             for part in (findings(record).phases if item.of_each_phase else (record,))
-            for place in item.write(part, out or part.folder.reports)]
+            for place in _written(name, item, part, out or part.folder.reports)]
+
+
+def _written(name: str, item: Reporter, record: Record, out: Path) -> list[str]:
+    """Write a record; whatever a third party's reporter raises, the user learns whose it is."""
+    try:
+        return item.write(record, out)
+    except Exception as error:
+        if isinstance(error, ReproError) or registry.entry_point("reporter", name) is None:
+            raise
+        package = registry.distribution("reporter", name)
+        raise OutputError(f"reporter {name!r} of package {package}: {type(error).__name__}: {error}") from error
 
 
 def reporters(targets: Sequence[str], only: str | None = None, prefix: str = "") -> dict[str, Reporter]:

@@ -23,7 +23,9 @@ from repro.record.folder import index
 from repro.record.folder.index import seal
 from repro.record.folder.ledger import Incident, append_line
 from repro.record.folder.store import Record, read_record
+from repro.reporting import write_reports
 from tests.in_process import called, succeeded
+from tests.letters import installed, write_package
 from tests.records import SUITE, Course, make_record
 
 
@@ -280,3 +282,16 @@ def test_a_clock_that_was_set_back_mixes_no_starts_of_a_merged_record(tmp_path: 
     counted = [item.trial_id for item in merged.record.starts if not item.source]
     assert counted == [line["trial_id"] for line in lines]
     assert [item.trial_id for item in merged.record.execution.attempts if not item.source] == counted
+
+
+def test_whatever_a_reporter_of_another_package_raises_names_the_package(tmp_path: Path) -> None:
+    record = make_record(tmp_path / "run", only=1)
+    write_package(tmp_path / "packages")
+    (tmp_path / "packages/letters/__init__.py").write_text(
+        "from repro.reporting import Reporter\n\n\nclass Postcard(Reporter):\n"
+        "    def write(self, record, out):\n        return [record.no_such_field]\n")
+    (tmp_path / "packages/letters-1.0.dist-info/entry_points.txt").write_text(
+        "[repro.reporter]\npostcard = letters:Postcard\n")
+    with installed(tmp_path / "packages"), pytest.raises(OutputError, match=(
+            r"^reporter 'postcard' of package letters 1\.0: AttributeError: 'Record' object has no attribute")):
+        write_reports(record.folder.root, ["postcard"], None)
