@@ -126,7 +126,7 @@ class TrainingConfig(TrialConfig):
         natural = workload.metrics[self.stop.metric]
         low, high = workload.ranges.get(self.stop.metric, (float("-inf"), float("inf")))
         if not low <= target <= high:
-            share = f"; {target:g} % is {target / 100:g}" if (low, high) == (0, 1) else ""
+            share = f"; {target:g} % is {target / 100:g}" if (low, high) == (0, 1) and 1 < target <= 100 else ""
             raise FieldProblem(f"{self.stop.metric} must be between {low:g} and {high:g}{share} "
                                f"(given: {target:g})", ("stop", "target"))
         if self.stop.direction is None:
