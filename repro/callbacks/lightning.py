@@ -15,10 +15,12 @@ class WatchCallback(Callback):
 
     Start and stop are those of `fit()`, without Lightning's check of the validation before it. Every metric that was
     logged since the last validation goes under its own name; a `validate()` outside `fit()` is none of the training's.
+    Where gradients are accumulated, a validation between two updates repeats that of the last one, and is left out.
     """
 
     def __init__(self) -> None:
-        self._reported: dict[str, Any] = {}
+        self._reported: dict[str, tuple[Any, int]] = {}
+        """Metric -> its newest value, and the step of it."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Report the start; begin the trace that `repro gate` asks for, of the first optimizer."""
@@ -36,12 +38,14 @@ class WatchCallback(Callback):
         """Report the qualities."""
         if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING or not trainer.is_global_zero:
             return
-        metrics = dict(trainer.callback_metrics)
-        for name, value in metrics.items():
+        step = trainer.global_step
+        for name, value in trainer.callback_metrics.items():
+            known, at = self._reported.get(name, (None, -1))
             # Lightning keeps what an earlier validation logged: the same object is no new quality.
-            if value is not self._reported.get(name):
-                watch.evaluated(value, name, step=trainer.global_step)
-        self._reported = metrics
+            if value is not known:
+                self._reported[name] = value, step
+                if step != at:
+                    watch.evaluated(value, name, step=step)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Report the end."""

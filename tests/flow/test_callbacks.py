@@ -99,6 +99,13 @@ def test_lightning_s_metrics_are_reported_when_they_are_logged(
     assert [item.seen for item in found if item.seen in ("start", "stop")] == ["start", "stop"]
 
 
+def test_lightning_s_validations_between_two_updates_are_left_out(tmp_path: Path) -> None:
+    need("lightning")
+    often = LIGHTNING.replace("accumulate_grad_batches=2", "accumulate_grad_batches=2, val_check_interval=1")
+    found = program("-c", often, folder=tmp_path, metric="every")
+    assert [item.step for item in found if item.seen == "evaluation"] == [*range(13)]
+
+
 HUGGINGFACE = """
 import sys
 import torch
