@@ -142,6 +142,8 @@ def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
     source = folder.launchers if folder.launchers.exists() else folder.nodes
     history = (checked(source, lambda: read_nodes(folder), folder.root, found) if source.exists() else None) or ()
     attempts = checked(folder.ledger, lambda: read_attempts(folder.ledger), folder.root, found)
+    if attempts and not gate.exists():
+        found.add(gate.name, "is missing, but the parity gate writes it before the first trial", "missing")
     if folder.incidents.exists():
         checked(folder.incidents, lambda: read_lines(folder.incidents, Incident), folder.root, found)
     if plan is None:

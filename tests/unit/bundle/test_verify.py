@@ -296,6 +296,12 @@ def test_a_trial_struck_from_the_ledger_or_from_the_folder_is_seen(run: Path) ->
     assert kinds(run) == {"ledger"}
 
 
+def test_a_gate_that_was_taken_out_is_seen_under_a_new_index(run: Path) -> None:
+    (run / "parity.json").unlink()
+    reseal(run)
+    assert [(item.place, item.kind) for item in verify(run).problems] == [("parity.json", "missing")]
+
+
 def test_without_an_index_the_unchecked_parts_are_named(run: Path) -> None:
     (run / index.NAME).unlink()
     found = verify(run)
