@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from html import unescape
 from pathlib import Path
@@ -284,14 +285,27 @@ def test_a_clock_that_was_set_back_mixes_no_starts_of_a_merged_record(tmp_path: 
     assert [item.trial_id for item in merged.record.execution.attempts if not item.source] == counted
 
 
+def written_by(root: Path, source: str, name: str) -> list[str]:
+    """Report a record by a reporter of an installed package."""
+    write_package(root / "packages")
+    (root / "packages/letters/__init__.py").write_text(source)
+    (root / "packages/letters-1.0.dist-info/entry_points.txt").write_text(f"[repro.reporter]\nown = letters:{name}\n")
+    with installed(root / "packages"):
+        return write_reports(make_record(root / "run").folder.root, ["own"], None)
+
+
+def test_the_reporter_of_the_page_writes_every_verdict(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs/extending.md").read_text()
+    (block,) = [text for text in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "Reporter):" in text]
+    (place,) = written_by(tmp_path, block, "Verdicts")
+    verdicts = findings(read_record(tmp_path / "run")).comparisons
+    lines = Path(place).read_text().splitlines()
+    assert len(lines) == len(verdicts) and all(item.spoken in line for item, line in zip(verdicts, lines, strict=True))
+
+
 def test_whatever_a_reporter_of_another_package_raises_names_the_package(tmp_path: Path) -> None:
-    record = make_record(tmp_path / "run", only=1)
-    write_package(tmp_path / "packages")
-    (tmp_path / "packages/letters/__init__.py").write_text(
-        "from repro.reporting import Reporter\n\n\nclass Postcard(Reporter):\n"
-        "    def write(self, record, out):\n        return [record.no_such_field]\n")
-    (tmp_path / "packages/letters-1.0.dist-info/entry_points.txt").write_text(
-        "[repro.reporter]\npostcard = letters:Postcard\n")
-    with installed(tmp_path / "packages"), pytest.raises(OutputError, match=(
-            r"^reporter 'postcard' of package letters 1\.0: AttributeError: 'Record' object has no attribute")):
-        write_reports(record.folder.root, ["postcard"], None)
+    source = ("from repro.reporting import Reporter\n\n\nclass Postcard(Reporter):\n"
+              "    def write(self, record, out):\n        return [record.no_such_field]\n")
+    with pytest.raises(OutputError, match=(
+            r"^reporter 'own' of package letters 1\.0: AttributeError: 'Record' object has no attribute")):
+        written_by(tmp_path, source, "Postcard")
