@@ -243,6 +243,9 @@ def _baselines_of(arm: _Arm, record: Sequence[_Arm]) -> list[_Arm]:
 
 def _contrast(arm: _Arm, other: _Arm) -> TimeClaim:
     """Return the figures of an arm and a baseline of its record; `because` is empty if a verdict is possible."""
+    cautions = tuple(_cautions(arm, other))
+    if lost := _lost(arm) or _lost(other):  # the figures of the runs that are left would be taken for those of all
+        return TimeClaim(verdict="not decided", because=lost, against=other.cell.cell_id, cautions=cautions)
     ours, theirs = arm.times, other.times
     found, p = or_none(lambda: welch_ratio(ours, theirs)), or_none(lambda: welch_p(ours, theirs))
     refusal = _refusal(arm, other)
@@ -250,7 +253,7 @@ def _contrast(arm: _Arm, other: _Arm) -> TimeClaim:
         refusal = "the times of each arm are all equal: without a spread nothing can be tested"
     return TimeClaim(
         verdict="not decided", because=refusal, against=other.cell.cell_id, ratio=_ratio(ours, theirs),
-        interval=(found[1].low, found[1].high) if found else None, p=p, cautions=tuple(_cautions(arm, other)))
+        interval=(found[1].low, found[1].high) if found else None, p=p, cautions=cautions)
 
 
 def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
@@ -258,12 +261,14 @@ def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
     return math.exp(logs[0] - logs[1])
 
 
+def _lost(arm: _Arm) -> str:
+    """Return how many logs of an arm give no time; empty: all do."""
+    total = len(arm.runs) + arm.cell.refused
+    return f"{total - len(arm.times)} of {total} logs of {arm.name} give no time" if total > len(arm.times) else ""
+
+
 def _refusal(arm: _Arm, other: _Arm) -> str:
     """Return the reason why no verdict on the times is possible; empty: one is."""
-    for item in (arm, other):
-        total = len(item.runs) + item.cell.refused
-        if total > len(item.times):
-            return f"{total - len(item.times)} of {total} logs of {item.name} give no time"
     machines = different_machines(arm.runs, other.runs)
     if machines:
         return machines

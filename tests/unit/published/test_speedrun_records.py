@@ -143,6 +143,7 @@ def test_no_run_is_dropped(tmp_path: Path, damage: object, verdict: str, refused
     assert (claim.runs, claim.quality.n, claim.quality.verdict) == (6, 5, verdict)
     assert claim.quality.p is claim.quality.deviation is None and claim.quality.mean is not None
     assert claim.time.verdict == "not decided" and claim.time.because == "1 of 6 logs of this_pr give no time"
+    assert (claim.time.ratio, claim.time.interval, claim.time.p) == (None, None, None), "of five runs"
     assert [item.reason for item in published.refused] == ([refused] if refused else [])
     cell = next(cell for cell in published.record.cells if cell.factors["system"] == "this_pr")
     assert cell.score.runs == 6 and cell.score.failed == 1 and not cell.score.valid
