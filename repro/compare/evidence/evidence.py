@@ -19,7 +19,7 @@ from repro.compare.evidence.missed import Missed, missed
 from repro.compare.evidence.nodes import load_figures, node_figures, node_means, sides_of
 from repro.compare.evidence.pairing import CellTrials, Observed, cell_trials, mismatch, pairs_of
 from repro.compare.evidence.repeated import one_of_each, repeated_in
-from repro.compare.evidence.stage import Stage, missed_p, stage_figures
+from repro.compare.evidence.stage import Stage, missed_stakes, stage_figures
 from repro.compare.figures import (
     Adjusted,
     Advice,
@@ -162,6 +162,14 @@ class Evidence:
     def counted(self) -> str:
         """`10 pairs`, `6 nodes`."""
         return f"{len(self.units)} nodes" if self.asked.counts_nodes else f"{self.n} pairs"
+
+    @property
+    def is_torn(self) -> bool:
+        """The interval leaves out 1 on the other side than the ratio: a few pairs far from the rest move the mean more
+        than the location that a confidence sequence is about. No other interval leaves out the ratio."""
+        ends = self.interval
+        return ends is not None and self.ratio is not None and (
+            ends.high < 1 <= self.ratio or self.ratio <= 1 < ends.low)
 
     def is_parted(self, needed: int) -> bool:
         """Return whether `needed` pairs have run, of which some are left out."""
@@ -419,7 +427,8 @@ def _with_missed(base: Evidence) -> Evidence:
     grid = grid_of(base.ours, base.theirs, scale, paired=True)
     found = missed(base.ours, base.theirs, scale, base.asked.horizon, like_grids=grid is None or not grid.unlike)
     if base.asked.stage is not None and base.asked.stage.anytime and found.p is not None:
-        found = replace(found, p=missed_p(base.ours, base.theirs, scale))
+        p, less = missed_stakes(base.ours, base.theirs, scale)
+        found = replace(found, p=p, less=less)
     return replace(base, missed=found, refusal=found.refusal or _outside(base), p=found.p, less=found.first,
                    more=found.second, floor=stats.sign_flip_floor(max(1, found.n)), n=found.n,
                    grid=grid)

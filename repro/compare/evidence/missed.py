@@ -25,7 +25,9 @@ class Missed:
     """Pairs in which the candidate was certainly first."""
     second: int = 0
     p: float | None = None
-    """Exact sign test over the pairs whose order is known."""
+    """Exact sign test over the pairs whose order is known; of an open-ended design the e-process."""
+    less: bool | None = None
+    """The e-process, in which the sizes of ratios count, is on the candidate's taking less; None: the sign test."""
     restricted: Restricted | None = None
     no_mean: str = ""
     """Reason for a missing restricted mean."""

@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from repro import stats
 from repro.compare.evidence.pairing import CellTrials, observe
-from repro.stats.anytime import anytime_interval, e_difference, e_same
+from repro.stats.anytime import anytime_interval, bet, e_difference, e_same
 from repro.suite.metrics import MetricSpec
 
 ALPHA = 0.05
@@ -48,8 +50,11 @@ def stage_figures(
     )
 
 
-def missed_p(ours: CellTrials, theirs: CellTrials, scale: MetricSpec) -> float:
-    """Return the p of the e-process of pairs of which some trials missed: those count with their order."""
+def missed_stakes(ours: CellTrials, theirs: CellTrials, scale: MetricSpec) -> tuple[float, bool]:
+    """Return (p of the e-process of pairs of which some trials missed, whether it is on the candidate's taking less).
+
+    Pairs with a missed trial count with their order, the others with the size of their ratio.
+    """
     logs = []
     for repeat in sorted(ours.results.keys() & theirs.results.keys()):
         one, other = observe(ours.results[repeat], scale), observe(theirs.results[repeat], scale)
@@ -61,4 +66,6 @@ def missed_p(ours: CellTrials, theirs: CellTrials, scale: MetricSpec) -> float:
             logs.append(math.inf)
         else:
             logs.append(math.nan)
-    return 1 / e_difference(logs)
+    stakes = bet(np.asarray(logs))
+    largest = int(np.argmax(stakes.either))
+    return 1 / e_difference(logs), bool(stakes.below[largest] > stakes.above[largest])

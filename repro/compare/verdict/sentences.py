@@ -121,6 +121,9 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
         return too_coarse(item)
     if contains:
         return f"{_interval_name(item)} contains 1, {p_words(item, share)}; {counted}"
+    if item.is_torn:
+        return (f"{_interval_name(item)} is {'below' if item.interval.high < 1 else 'above'} 1, but the geometric mean "
+                f"of the ratios is {item.ratio:.3f}: a few pairs are far from the rest; {counted}")
     if share.family > 1 and item.p is not None and item.p <= ALPHA:
         return f"the 95 % interval excludes 1, but not after correction ({p_words(item, share)}); {counted}"
     if not item.asked.paired:

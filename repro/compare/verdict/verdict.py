@@ -90,11 +90,13 @@ def _open_kind(item: Evidence, share: FamilyShare) -> AdviceKind:
 def _is_excluded(item: Evidence, share: FamilyShare) -> bool:
     """Return True if the figures, wherever the crossings are between two evaluations, show a difference.
 
-    The interval and the test must agree. The t interval assumes normal logs, the exact test assumes nothing.
+    The interval and the test must agree. The t interval assumes normal logs, the exact test assumes nothing. A
+    confidence sequence must leave out 1 on the side of the ratio.
     """
     if share.p is None or share.p > ALPHA or (not item.asked.paired and item.smallest < LEAST_REPEATS):
         return False
-    return item.interval is None or not item.interval.low <= 1 <= item.interval.high
+    return item.interval is None or not (
+        item.is_torn or item.interval.low <= 1 <= item.interval.high)
 
 
 def _is_same(item: Evidence, share: FamilyShare) -> bool:
@@ -102,7 +104,9 @@ def _is_same(item: Evidence, share: FamilyShare) -> bool:
     if item.equivalence is None or share.equivalence_p is None or item.smallest < LEAST_REPEATS:
         return False
     edge, inside = math.log1p(item.asked.margin), item.equivalence.interval
-    if math.log(inside.low) < -edge or math.log(inside.high) > edge:
+    # The ratio is in every interval but a confidence sequence.
+    known = [math.log(value) for value in (inside.low, inside.high, item.ratio) if value is not None]
+    if min(known) < -edge or max(known) > edge:
         return False
     count = len(item.units) if item.asked.paired else item.n
     return share.equivalence_p <= ALPHA and item.equivalence.equivalent and (
@@ -164,6 +168,8 @@ def _missed_doubt(item: Evidence, missed: Missed) -> str:
     unlike = item.grid is not None and bool(item.grid.unlike)
     if unlike and item.asked.stage is not None and item.asked.stage.anytime:
         return "the evaluation grids differ, and this alone can decide which is first"
+    if missed.less is not None and (missed.first - missed.second) * (1 if missed.less else -1) <= 0:
+        return "the e-process, in which the sizes of ratios count, is on the other side than most pairs"
     mean, failures, ahead = missed.restricted, item.failures, missed.first > missed.second
     ends = mean.interval if mean is not None else None
     # Which of the two restricted means is certainly the smaller one.

@@ -49,6 +49,15 @@ def test_the_p_of_an_open_ended_design_is_named_as_what_it_is() -> None:
     assert f"and the baseline in 0 (e-process p = {found.p:.3g}); the candidate alone" in found.because
 
 
+def test_an_e_process_on_the_other_side_than_most_pairs_is_no_verdict() -> None:
+    candidate = trials(CANDIDATE, [*(50.0 + 0.1 * repeat for repeat in range(14)), *[100.05] * 20, None], "diverged")
+    baseline = trials(BASELINE, [*[100.0] * 34, None], "diverged")
+    found = judged([examine(CANDIDATE, BASELINE, candidate, baseline, ComparisonRequest(
+        metric="tta_wall", primary=True, stage=Stage(30, 194, 35, anytime=True)))])[0]
+    assert found.p is not None and found.p < 0.001
+    assert found.verdict == "inconclusive" and "on the other side than most pairs" in found.because
+
+
 def test_the_declared_horizon_is_kept_and_never_stretched() -> None:
     ours = trials(CANDIDATE, [10.0 + k / 10 for k in range(10)])
     near = against(ours, some_missed(10, 3, 30.0, 40.0), horizon=30.45)

@@ -11,6 +11,7 @@ import pytest
 
 from repro.compare import Comparison, contrast
 from repro.compare.evidence.evidence import ComparisonRequest, Evidence, examine
+from repro.compare.evidence.stage import Stage
 from repro.compare.verdict.condition import parse
 from repro.compare.verdict.verdict import judged
 from repro.record.result.results import Bracket, Point, Result
@@ -45,6 +46,21 @@ def test_same_only_if_the_interval_is_inside_the_margin() -> None:
     assert 1 / 1.05 < found.equivalence.interval.low < found.equivalence.interval.high < 1.05
     assert "is inside the margin of 5 % declared beforehand" in found.because
     assert of(1.0, 10, margin=0.001).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(("rest", "why"), [
+    (95.0, "the 95 % confidence sequence is below 1, but the geometric mean of the ratios is 1.010: a few pairs"),
+    (100.0, "the 95 % confidence sequence contains 1")])
+def test_an_open_ended_design_finds_nothing_that_its_ratio_denies(rest: float, why: str) -> None:
+    """The first trial took 20 times as long, all others are quicker or alike: the sequence is about those."""
+    sides = (CANDIDATE, [2000.0, *(rest + 0.1 * (repeat % 3) for repeat in range(50))]), (BASELINE, [100.0] * 51)
+    ours, theirs = ([result(cell, repeat, value, run_seconds=value) for repeat, value in enumerate(values)]
+                    for cell, values in sides)
+    asked = ComparisonRequest(metric="run_time", primary=True, stage=Stage(46, 194, 51, anytime=True))
+    found = judged([examine(CANDIDATE, BASELINE, ours, theirs, asked)])[0]
+    assert found.p is not None and found.equivalence is not None
+    assert found.p <= 0.05 or found.equivalence.equivalent
+    assert found.verdict == "inconclusive" and found.because.startswith(why)
 
 
 def test_no_difference_found_is_not_the_same() -> None:
