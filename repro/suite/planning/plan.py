@@ -284,6 +284,9 @@ def _keep_contrasts(suite: Suite, cells: list[Cell], problem: Problem, overridde
             sides += found
         by_machine = item.get("device") == "auto"  # in the plan no cell has it any more, so no reader would find one
         if not by_machine and (len(found) == 1 or (found and path[0] == "baseline")):
+            if 1 < len(found) == len(cells):
+                notes.append(f"the declared baseline {json.dumps(item)} matches every cell, so none is compared with "
+                             "it: name a level of a factor")
             continue
         what = f"matches {len(found)} cells, not one: {'; '.join(found[:8])}" if found else (
             f"matches no cell of this suite; cells: {'; '.join(cell.label for cell in cells[:8])}")

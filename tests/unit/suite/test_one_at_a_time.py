@@ -84,3 +84,9 @@ def test_a_contrast_names_no_device_that_the_machine_decides(tmp_path: Path, res
     text = suite("small", f"matrix: {{device: [auto, cpu]}}\n{rest}", engine="fake")
     with pytest.raises(SuiteError, match=r"names device auto, which the machine decides"):
         plans.planned(tmp_path, text, machine=Machine("cuda", 1, 8))
+
+
+def test_a_baseline_that_every_cell_matches_is_named(tmp_path: Path) -> None:
+    text = suite("small", "matrix: {processes: [1, 2]}\nbaseline: {engine: fake}\n", engine="fake")
+    assert any(note.endswith("matches every cell, so none is compared with it: name a level of a factor")
+               for note in plans.planned(tmp_path, text).notes)
