@@ -13,14 +13,13 @@ averaged over the bounds of a fixed sample of shapes. It never falls with the ef
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 
 from repro.stats.exact_tests import EXACT_PAIRS, pairs_to_survive, signed_sums
 from repro.stats.interval import from_log
-from repro.stats.sample import margin_edge
+from repro.stats.sample import least, margin_edge
 
 ALIKE = 14
 """Pairs from which on the sign-flip test decides as the t test does, within 0.5 %, at a level of 5 % or more. At lower
@@ -132,10 +131,7 @@ def pairs_needed(
         raise ValueError("no number of pairs shows a ratio of 1 to be a difference; that needs an equivalence test")
     first, level = pairs_to_survive(contrasts, alpha), alpha / contrasts
 
-    def enough(pairs: int) -> bool:
-        return paired_power(sd_log, ratio, pairs, level, pilot) >= power
-
-    found = _least(enough, first)
+    found = least(lambda pairs: paired_power(sd_log, ratio, pairs, level, pilot) >= power, first, MOST_PAIRS)
     if found is None:
         raise ValueError(f"a ratio of {ratio:g} at a spread of {sd_log:g} needs more than {MOST_PAIRS:,} pairs")
     return found
@@ -186,22 +182,6 @@ def variances(freedom: float, count: int = 200) -> np.ndarray:
     found: np.ndarray = 2 * gammaincinv(freedom / 2, (np.arange(count) + 0.5) / count) / freedom
     found.setflags(write=False)
     return found
-
-
-def _least(enough: Callable[[int], bool], first: int) -> int | None:
-    """Return the smallest n from `first` on for which `enough` holds; it holds for all larger ones."""
-    if enough(first):
-        return first
-    low, high = first, first * 2
-    while high <= MOST_PAIRS and not enough(high):
-        low, high = high, high * 2
-    high = min(high, MOST_PAIRS)
-    if not enough(high):
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
 
 
 def _effect(sd_log: float, ratio: float, alpha: float) -> float:

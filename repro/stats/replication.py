@@ -8,8 +8,7 @@ than the other. Its standard deviation from one session to another can be declar
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ import numpy as np
 from repro.stats import ratio
 from repro.stats.interval import Interval, from_log, t_quantile
 from repro.stats.power import variances
-from repro.stats.sample import FLAT, finite, margin_edge, mean, spread
+from repro.stats.sample import FLAT, finite, least, margin_edge, mean, spread
 from repro.stats.sequential import LookLevel, look_levels
 
 ALPHA, POWER = 0.05, 0.8
@@ -196,8 +195,8 @@ def supported_margin(
     Raises:
         ValueError: as `replication_power`.
     """
-    found = _least(lambda hundredths: replication_power(first, pairs, hundredths / 100, interaction, in_looks) >= power,
-                   1, 100)
+    found = least(lambda hundredths: replication_power(first, pairs, hundredths / 100, interaction, in_looks) >= power,
+                  1, 100)
     return None if found is None else found / 100
 
 
@@ -209,14 +208,9 @@ def pairs_for_margin(
     Raises:
         ValueError: as `replication_power`.
     """
-    return _least(lambda pairs: replication_power(first, pairs, margin, interaction, in_looks) >= power,
-                  LEAST_PAIRS, MOST_PAIRS)
+    return least(lambda pairs: replication_power(first, pairs, margin, interaction, in_looks) >= power,
+                 LEAST_PAIRS, MOST_PAIRS)
 
 
 LEAST_PAIRS = 5
 """Fewest pairs of a second execution for any answer."""
-
-
-def _least(enough: Callable[[int], bool], low: int, high: int) -> int | None:
-    """Return the smallest number from `low` to `high` for which `enough` holds; it holds for all larger ones."""
-    return low + bisect_left(range(low, high), True, key=enough) if enough(high) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -102,3 +103,8 @@ def or_none(function: Callable[[], T]) -> T | None:
         return function()
     except ValueError:
         return None
+
+
+def least(enough: Callable[[int], bool], low: int, high: int) -> int | None:
+    """Return the smallest number from `low` to `high` for which `enough` holds; it holds for all larger ones."""
+    return low + bisect_left(range(low, high), True, key=enough) if enough(high) else None
