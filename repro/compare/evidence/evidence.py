@@ -128,6 +128,11 @@ class Evidence:
     """Which of the two cells have fewer trainings than trials."""
 
     @property
+    def sides(self) -> tuple[tuple[ComparedCell, CellTrials], tuple[ComparedCell, CellTrials]]:
+        """The candidate and the baseline, each with its trials."""
+        return (self.candidate, self.ours), (self.baseline, self.theirs)
+
+    @property
     def design(self) -> Any:
         """The design of both cells; None if they differ in it."""
         designs = {design_of(cell) for cell in (self.candidate, self.baseline)}

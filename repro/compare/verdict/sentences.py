@@ -220,9 +220,8 @@ def _missed_cautions(item: Evidence) -> list[str]:
     scale = item.asked.scale
     if item.ratio is None or not scale.speed or scale.to_target or scale.at_end:
         return []
-    sides = ((item.candidate, item.ours), (item.baseline, item.theirs))
     missed = [(cell, sum(each.bracket is None for each in side.results.values()), side.n)
-              for cell, side in sides
+              for cell, side in item.sides
               if (stop := getattr(cell.choices, "stop", None)) and stop.judges == "trial"]
     return [f"{cell.label}: {count} of {n} trials missed the target; {scale.noun} says nothing about the time to it"
             for cell, count, n in missed if count]
@@ -275,8 +274,7 @@ def _grid_cautions(item: Evidence) -> list[str]:
     if item.grid is None:
         return []
     found = [item.grid.unlike] if item.grid.unlike else []
-    for cell, side, first in zip((item.candidate, item.baseline), (item.ours, item.theirs), item.grid.first,
-                                 strict=True):
+    for (cell, side), first in zip(item.sides, item.grid.first, strict=True):
         if first and first == side.n:
             found.append(f"{cell.label}: all {first} trials reached the target at their first evaluation, so its "
                          f"{item.asked.scale.noun} is one distance between evaluations, however early the target was "
@@ -301,7 +299,7 @@ def _startup_cautions(item: Evidence) -> list[str]:
     if item.asked.scale.path != "tta_wall":
         return []
     found: dict[str, tuple[float, float]] = {}
-    for cell, side in ((item.candidate, item.ours), (item.baseline, item.theirs)):
+    for cell, side in item.sides:
         known = [(seconds, value) for repeat, value in side.values.items()
                  if value > 0 and (seconds := side.results[repeat].startup_seconds) is not None]
         if known:
@@ -322,7 +320,7 @@ def _before_start_cautions(item: Evidence) -> list[str]:
     if item.asked.scale.path not in ("tta_wall", "tta_train"):
         return []
     found = []
-    for cell, side in ((item.candidate, item.ours), (item.baseline, item.theirs)):
+    for cell, side in item.sides:
         known = [(value, seconds) for repeat, value in side.values.items()
                  if (seconds := side.results[repeat].init_seconds) is not None]
         if not known or not getattr(cell.choices, "unverified", ""):
@@ -341,7 +339,7 @@ def _own_clock_cautions(item: Evidence) -> list[str]:
     if item.asked.scale.path != "tta_train":
         return []
     shares, left_out, tolerated = [], [], []
-    for cell, side in ((item.candidate, item.ours), (item.baseline, item.theirs)):
+    for cell, side in item.sides:
         curves = [side.results[repeat].curve for repeat in side.values]
         known = [(last.train_seconds - first.train_seconds, last.wall_seconds - first.wall_seconds, len(between) + 1)
                  for first, *between, last in (curve for curve in curves if len(curve) > 1)
@@ -371,7 +369,7 @@ def _drift_cautions(item: Evidence) -> list[str]:
 def describe_resumed_trials(item: Evidence) -> list[str]:
     """Return a caution for each side with resumed trials: their clocks include the time lost."""
     found = []
-    for cell, side in ((item.candidate, item.ours), (item.baseline, item.theirs)):
+    for cell, side in item.sides:
         lost = [plain_sum(part.lost_seconds for part in each.resumed) for each in side.results.values() if each.resumed]
         if lost and item.asked.scale.has_lost_time:
             found.append(f"{cell.label}: {len(lost)} of {side.n} trials were resumed from a checkpoint; their clocks "
