@@ -27,8 +27,9 @@ def asked_words(what: str, answers: Sequence[str]) -> str:
         return ""
     count = len(answers) + 1
     spent = f"{1 - (1 - ALPHA) ** count:.0%}".replace("%", " %")
-    return (f"{ORDINALS.get(count, f'{count}th')} {what} on this machine; together they spend up to "
-            f"{spent}; earlier answers: {', '.join(answers[-3:])}")
+    counted = f"{ORDINALS[count]} {what}" if count in ORDINALS else f"{what} number {count}"
+    return (f"{counted} on this machine; together they spend up to {spent}; earlier answers: "
+            f"{', '.join(answers[-3:])}")
 
 
 def keep_answers(record: Record, found: Sequence[Comparison]) -> None:
