@@ -105,7 +105,7 @@ def verify_opened(root: Path, path: Path) -> Verification:
         found.add(place.relative_to(root).as_posix(), reason, "schema")
     if found.problems:
         return found  # nothing is read over a link
-    check_index(root, found, packed=not path.is_dir())
+    check_index(root, found, packed=not path.is_dir() and (root / CRATE).is_file())  # else somebody zipped a run folder
     plan = _check_record(RunFolder(root), found)
     if plan is not None and plan.kind == "tuning":
         found.extend(wrong_bars(root))

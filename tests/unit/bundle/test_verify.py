@@ -346,11 +346,16 @@ def test_an_added_file_is_found_anywhere_in_a_bundle(run: Path, tmp_path: Path) 
     assert [(item.place, item.kind) for item in verify(tmp_path / "x.zip").problems] == [("setup.py", "unlisted")]
 
 
-def test_files_that_a_file_manager_left_are_no_part_of_a_record(run: Path) -> None:
+def test_files_that_a_file_manager_left_are_no_part_of_a_record(run: Path, tmp_path: Path) -> None:
     (trial, *_) = (run / "trials").iterdir()
     for folder in (run, run / "trials", trial):
         (folder / ".DS_Store").write_bytes(b"\0")
-    assert verify(run).unmodified
+    (run / "report").mkdir()
+    (run / "report/report.html").write_text("")
+    zipped = Path(shutil.make_archive(str(tmp_path / "x"), "zip", tmp_path, run.name))
+    for place in (run, zipped):
+        found = verify(place)
+        assert found.unmodified and "report" in next(note for note in found.notes if note.startswith("not part of"))
 
 
 def test_a_modified_run_is_not_bundled(run: Path, tmp_path: Path) -> None:
