@@ -94,12 +94,13 @@ def render_board(groups: Sequence[Group], title: str) -> str:
     entries = [item for group in groups for item in group.entries]
     standings = [item.standing for item in entries]
     runs = [item for item in entries if item.kind == "run" and item.day]
+    systems = sorted({item.system for item in runs})  # published results state a number of them
     values = {
         "title": title, "groups": [_group(at, group) for at, group in enumerate(groups, 1)], "first": FIRST,
         "count": len(entries), "verified": standings.count("verified"), "modified": standings.count("modified"),
-        "suites": sorted({item.suite for item in entries}), "systems": sorted({item.system for item in entries} - {""}),
+        "suites": sorted({item.suite for item in entries}), "systems": systems,
         "versions": sorted({item.version for item in entries} - {""}), "height": HEIGHT,
-        "machines": plural(len({item.system for item in runs}), "system"),
+        "machines": plural(len(systems), "system"),
         "days": sorted({item.day for item in runs}), "styles": WORDS,
     }
     return rendered("board.html.j2", values, page_scripts("board.js", charts=False), ("report.css", "board.css"),

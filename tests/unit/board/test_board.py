@@ -86,6 +86,9 @@ def test_every_record_is_a_row_with_its_standing(site: tuple[Path, str]) -> None
     assert "truncated" in row(page, "cut.zip") and "a copy of" in row(page, "inconclusive.zip")
     assert "repro verify &#39;copy/it&#39;&#34;&#39;&#34;&#39;s mine.zip&#39;" in page
     assert "published by others" in row(page, "others/mlperf")
+    (listed,) = re.findall(r'<select name="system">(.*?)</select>', page)
+    assert "10 systems" in row(page, "others/mlperf") and "10 systems" not in listed, "a number of systems is no system"
+    assert "AMD EPYC" in listed
 
 
 def test_every_link_leads_to_a_page(site: tuple[Path, str]) -> None:
