@@ -274,7 +274,7 @@ def test_declared_main_effects_are_the_answers_of_a_factorial_record(tmp_path: P
     assert "fsdp takes 4.36&nbsp;&times; as long as ddp" in own_text
     assert "Undecided between batch 128 and batch 64: a ratio of 0." in both and "inconclusive" in both
     assert "Undecided between batch 128 and batch 64" in own_text and "averaged over both levels" in both
-    assert "4.36" in first and "and 1 more below" in first
+    assert "4.36" in first and "main effect, averaged over both levels" in first and "and 1 more below" in first
 
 
 def test_one_record_is_singular(tmp_path: Path) -> None:
