@@ -77,9 +77,13 @@ def significant(value: float, digits: int = 3) -> str:
 
 def ratio_texts(values: Sequence[float], decimals: int = 3) -> list[str]:
     """Format ratios with the same number of decimals: so many, or as many as each needs to differ from 1; with three
-    significant digits if one is below 0.1."""
-    if min((abs(value) for value in values if value), default=1.0) < 0.1:
-        return [significant(value) for value in values]
-    while decimals < 6 and any(f"{value:.{decimals}f}" == f"{1:.{decimals}f}" and value != 1 for value in values):
-        decimals += 1
-    return [f"{value:,.{decimals}f}" for value in values]
+    significant digits or more if one is below 0.1."""
+    small = min((abs(value) for value in values if value), default=1.0) < 0.1
+
+    def text(value: float, digits: int) -> str:
+        return significant(value, digits) if small else f"{value:,.{digits}f}"
+
+    digits = max(decimals, 3) if small else decimals
+    while digits < 6 and any(value != 1 and text(value, digits).rstrip("0") == "1." for value in values):
+        digits += 1
+    return [text(value, digits) for value in values]

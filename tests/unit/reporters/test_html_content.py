@@ -171,9 +171,14 @@ def test_significant_digits(value: float, wanted: str) -> None:
     assert page_text.significant(value) == wanted
 
 
-def test_ratios_near_one_are_not_rounded_to_it() -> None:
-    shown = page_text.ratios([1.0042, 1.0021, 1.0063])
-    assert [item.text for item in shown] == ["1.004", "1.002", "1.006"]
+@pytest.mark.parametrize(("values", "wanted"), [
+    ([1.0042, 1.0021, 1.0063], ["1.004", "1.002", "1.006"]),
+    ([0.05, 0.0021, 0.9997], ["0.05000", "0.002100", "0.9997"]),
+    ([0.3, 0.09, 1.004], ["0.3000", "0.09000", "1.004"]),
+    ([0.05, 0.0021, 1.0], ["0.0500", "0.00210", "1.00"]),
+])
+def test_ratios_near_one_are_not_rounded_to_it(values: list[float], wanted: list[str]) -> None:
+    assert [item.text for item in page_text.ratios(values)] == wanted
 
 
 @pytest.mark.parametrize(("load", "now", "said"), [
