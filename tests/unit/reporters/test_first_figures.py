@@ -76,6 +76,14 @@ def test_scaling_is_drawn_next_to_main_effects_without_a_primary_contrast(tmp_pa
     assert places == sorted(places)
 
 
+def test_one_pair_is_singular_and_one_value_stands_once_beside_the_pairs(tmp_path: Path) -> None:
+    one = words_of(make_record(tmp_path / "one", SUITE.replace("seeds: 6", "seeds: 1")), tmp_path / "page")
+    assert "top1 of at least 0.9, 1 pair):" in one
+    tied = render(make_record(tmp_path / "tied", course=lambda _: Course(0.01)), tmp_path / "page")
+    (drawn,) = re.findall(r'<figure class="slopes">.*?</figure>', tied, re.DOTALL)
+    assert drawn.count('text-anchor="end"') == 1
+
+
 def test_two_numbers_of_processes_are_no_question_about_scaling(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", SCALING.replace("[1, 2, 4]", "[1, 2]"), scaling_course)
     assert len(record.plan.suite.matrix["processes"]) == 2

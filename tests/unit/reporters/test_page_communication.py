@@ -173,6 +173,7 @@ def test_overlap_without_enough_pairs_or_effect(tmp_path: Path) -> None:
     few = make_record(tmp_path / "few", OVERLAP, overlap_course, only=4)
     assert {row.words for row in page_traffic.traffic(few).overlap} == {
         "1 pair; an interval needs at least two that differ"}
+    assert "<summary>1 pair</summary>" in render(few, tmp_path / "report")
 
     def noise(trial: Trial) -> Course:
         return Course(0.02, traffic=Moved(1, 1, 0.01 + 0.001 * (-1) ** trial.repeat * bool(trial.choices.overlap)))
