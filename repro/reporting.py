@@ -80,7 +80,7 @@ def write_reports(
 def _written(name: str, item: Reporter, record: Record, out: Path) -> list[str]:
     """Write a record; whatever a third party's reporter raises, the user learns whose it is."""
     try:
-        return item.write(record, out)
+        return list(item.write(record, out))
     except Exception as error:
         if isinstance(error, ReproError) or registry.entry_point("reporter", name) is None:
             raise

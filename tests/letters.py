@@ -97,13 +97,15 @@ def write_package(root: Path, layers: int = 2) -> None:
 @contextmanager
 def installed(root: Path) -> Iterator[None]:
     """Make the package below `root` importable for as long as the context lasts."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(root))
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(str(root))
+            registry._third_party.cache_clear()
+            yield
+    finally:
         registry._third_party.cache_clear()
-        yield
-    registry._third_party.cache_clear()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "letters"]:
-        del sys.modules[name]
+        for name in [name for name in sys.modules if name.partition(".")[0] == "letters"]:
+            del sys.modules[name]
 
 
 def letters_record(root: Path, packages: Path, step_seconds: float = 0.01) -> Record:

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 from repro.core import door, registry
 from repro.core.errors import OutputError, ReproError, UsageError
 from repro.core.files import replacing
+from repro.record.folder.index import LEFT_BY_OTHERS
 
 EXPERIMENT = re.compile(r"mlflow:/*(?P<name>[^/].*)|(?P<server>https?:/.+?)/*#/experiments/(?P<id>\d+)(?:[/?].*)?")
 """`mlflow:NAME`, of the store of MLFLOW_TRACKING_URI, or the address of an experiment in a browser."""
@@ -141,8 +142,6 @@ MAX_MEMBERS = 65_000
 MAX_DIRECTORY_BYTES = 12 << 20
 MAX_NAME = 400
 MAX_DEPTH = 8
-LEFT_BY_OTHERS = re.compile(r"^__MACOSX/|(^|/)(\._[^/]*|\.DS_Store|Thumbs\.db|desktop\.ini)$")
-"""Members that the file managers of macOS and Windows add to an archive."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold; the times of the files are in the record."""
 PIECE = 1 << 18
@@ -208,7 +207,8 @@ def unpack(path: Path, to: Path) -> None:
                 # Other tools write folders too; those of the files are made in any case.
                 entries = [entry for entry in archive.infolist() if entry.file_size or not entry.is_dir()]
                 _check_members(path, entries)
-                entries = [entry for entry in entries if not LEFT_BY_OTHERS.search(entry.filename)]
+                entries = [entry for entry in entries if not entry.filename.startswith("__MACOSX/")
+                           and not LEFT_BY_OTHERS.fullmatch(entry.filename.rpartition("/")[2])]
                 tops = {entry.filename.partition("/")[0] for entry in entries}
                 if len(tops) == 1 and f"{min(tops)}/plan.json" in {entry.filename for entry in entries}:
                     for entry in entries:

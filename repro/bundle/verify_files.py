@@ -210,8 +210,10 @@ def unplanned_folders(folder: RunFolder, plan: Plan) -> Iterator[Problem]:
     planned = {trial.trial_id for trial in plan.trials()}
     if not folder.trials.is_dir():
         return
-    for name in sorted(path.name for path in folder.trials.iterdir()):
-        if name not in planned and not record_index.LEFT_BY_OTHERS.fullmatch(name):
+    names = (path.name for path in folder.trials.iterdir()
+             if path.is_dir() or not record_index.LEFT_BY_OTHERS.fullmatch(path.name))
+    for name in sorted(names):
+        if name not in planned:
             yield Problem(f"trials/{ascii(name)[1:-1][:120]}", "belongs to no trial of the plan", "plan")
 
 

@@ -15,7 +15,7 @@ class WatchCallback(Callback):
 
     Start and stop are those of `fit()`, without Lightning's check of the validation before it. Every metric that was
     logged since the last validation goes under its own name; a `validate()` outside `fit()` is none of the training's.
-    Where gradients are accumulated, a validation between two updates repeats that of the last one, and is left out.
+    Where gradients are accumulated, a validation between two updates has the weights of the last one, and is left out.
     """
 
     def __init__(self) -> None:
@@ -26,6 +26,7 @@ class WatchCallback(Callback):
         """Report the start; begin the trace that `repro gate` asks for, of the first optimizer."""
         if watch.is_traced():
             watch.trace(pl_module, trainer.optimizers[0])
+        self._reported = {name: (value, -1) for name, (value, _) in self._reported.items()}
         if trainer.is_global_zero:
             watch.started()
 
@@ -44,7 +45,8 @@ class WatchCallback(Callback):
             # Lightning keeps what an earlier validation logged: the same object is no new quality.
             if value is not known:
                 self._reported[name] = value, step
-                if step != at:
+                # Without accumulation every batch is an update: a step that stands still is to be seen.
+                if step != at or trainer.accumulate_grad_batches == 1:
                     watch.evaluated(value, name, step=step)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from repro.program.observation import OutputProblem
 from tests.watched import QUIET, environment, program
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -104,6 +105,15 @@ def test_lightning_s_validations_between_two_updates_are_left_out(tmp_path: Path
     often = LIGHTNING.replace("accumulate_grad_batches=2", "accumulate_grad_batches=2, val_check_interval=1")
     found = program("-c", often, folder=tmp_path, metric="every")
     assert [item.step for item in found if item.seen == "evaluation"] == [*range(13)]
+
+
+def test_a_lightning_step_that_stands_still_is_not_hidden(tmp_path: Path) -> None:
+    """Of a module that steps its optimizer itself, Lightning counts no step."""
+    need("lightning")
+    still = LIGHTNING.replace(", accumulate_grad_batches=2", ", val_check_interval=3").replace(
+        "        self.validations = 0\n", "        self.validations = 0\n        self.automatic_optimization = False\n")
+    with pytest.raises(OutputProblem, match="two evaluations of step 0"):
+        program("-c", still, folder=tmp_path, metric="every")
 
 
 HUGGINGFACE = """

@@ -66,7 +66,7 @@ def _shared(record: Record, lines: Sequence[ScaleLine]) -> Iterator[str]:
                "measured times there wait for cores, so only their bytes are worth comparing")
     for line in lines:
         if line.fit_error > LARGE_ERROR:
-            holds = "the model does not hold" if line.fit_error > WITHHELD_ERROR else "predictions may be as far off"
+            holds = "the model does not hold" if line.fit_error > WITHHELD_ERROR else "predictions may be further off"
             yield f"{line.label}: the fitted steps are up to {100 * line.fit_error:.0f} % off: {holds}"
 
 

@@ -32,8 +32,8 @@ UNSAFE = re.compile(r"[\x00-\x1f\\]")
 """Characters that no name of a file in a record has."""
 UNFINISHED = re.compile(r"\..*\.tmp", re.DOTALL)
 """Files that were being written."""
-LEFT_BY_OTHERS = re.compile(r"\.DS_Store|Thumbs\.db|desktop\.ini")
-"""Files that the file managers of macOS and Windows leave in a folder that was looked at."""
+LEFT_BY_OTHERS = re.compile(r"\.DS_Store|\._.*|Thumbs\.db|desktop\.ini", re.DOTALL)
+"""Files that the file managers of macOS and Windows leave in a folder or an archive: no part of a record."""
 Alteration = Literal["missing", "modified", "added"]
 
 
@@ -146,7 +146,8 @@ def alterations(present: Mapping[str, Member], sums: Mapping[str, str]) -> Itera
     """
     for name, digest in sums.items():
         if (member := present.get(name)) is None:
-            yield name, "missing"
+            if not LEFT_BY_OTHERS.fullmatch(name.rpartition("/")[2]):
+                yield name, "missing"
         elif not member.refusal and file_sha256(member.place) != digest:
             yield name, "modified"
     yield from ((name, "added") for name in present.keys() - sums.keys() - {NAME})
