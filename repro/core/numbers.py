@@ -66,7 +66,7 @@ def spans(numbers: Sequence[int], to: str = " to ", between: str = ", ") -> str:
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Format `value` with `digits` significant digits, without an exponent between 0.0001 and 10^15."""
+    """Format `value` with `digits` significant digits, without an exponent from 0.0001 up to 10^16."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     magnitude = math.floor(math.log10(abs(value)))
