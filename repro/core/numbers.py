@@ -76,8 +76,10 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def ratio_texts(values: Sequence[float], decimals: int = 3) -> list[str]:
-    """Format ratios with the same number of decimals: so many, or as many as each needs to differ from 1; with three
-    significant digits or more if one is below 0.1."""
+    """Format ratios alike: with `decimals` decimals, or, if one is below 0.1, with at least three significant digits.
+
+    If one that is not 1 would read as 1, all get more digits, at most six.
+    """
     small = min((abs(value) for value in values if value), default=1.0) < 0.1
 
     def text(value: float, digits: int) -> str:

@@ -86,6 +86,20 @@ def e_difference(logs: Sequence[float]) -> float:
     return _largest(bet(_flat(logs)).either)
 
 
+def is_below(logs: Sequence[float]) -> bool:
+    """Return whether the largest e-value so far is evidence of a location below 0.
+
+    Args:
+        logs: as `bet`, one list.
+
+    Raises:
+        ValueError: no pairs.
+    """
+    stakes = bet(_flat(logs))
+    largest = int(np.argmax(stakes.either))
+    return bool(stakes.below[largest] > stakes.above[largest])
+
+
 def e_same(logs: Sequence[float], margin: float) -> float:
     """Return the smaller of the largest e-values against a ratio of 1 + margin or more, and 1 / (1 + margin) or less.
 

@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from repro import stats
 from repro.compare.evidence.pairing import CellTrials, observe
-from repro.stats.anytime import anytime_interval, bet, e_difference, e_same
+from repro.stats.anytime import anytime_interval, e_difference, e_same, is_below
 from repro.suite.metrics import MetricSpec
 
 ALPHA = 0.05
@@ -66,6 +64,4 @@ def missed_stakes(ours: CellTrials, theirs: CellTrials, scale: MetricSpec) -> tu
             logs.append(math.inf)
         else:
             logs.append(math.nan)
-    stakes = bet(np.asarray(logs))
-    largest = int(np.argmax(stakes.either))
-    return 1 / e_difference(logs), bool(stakes.below[largest] > stakes.above[largest])
+    return 1 / e_difference(logs), is_below(logs)

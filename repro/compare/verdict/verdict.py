@@ -95,8 +95,7 @@ def _is_excluded(item: Evidence, share: FamilyShare) -> bool:
     """
     if share.p is None or share.p > ALPHA or (not item.asked.paired and item.smallest < LEAST_REPEATS):
         return False
-    return item.interval is None or not (
-        item.is_torn or item.interval.low <= 1 <= item.interval.high)
+    return item.interval is None or not (item.is_torn or item.interval.low <= 1 <= item.interval.high)
 
 
 def _is_same(item: Evidence, share: FamilyShare) -> bool:

@@ -220,7 +220,7 @@ def test_links_in_an_import_are_refused_too(foreign: Published, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("change", [
-    {"trial_id": "../../outside/trials/x"}, {"trial_id": "x"}, {"cell_id": "nobody"}, {"repeat": 99}])
+    {"trial_id": "../../outside/trials/x"}, {"trial_id": "x"}, {"cell_id": "another"}, {"repeat": 99}])
 def test_a_result_that_names_another_trial_is_refused(
     usual: Record, change: dict[str, Any], tmp_path: Path
 ) -> None:
